@@ -35,6 +35,10 @@ RunEndKind: TypeAlias = Literal["succeeded", "failed", "cancelled"]
 Decision: TypeAlias = Literal["succeeded", "failed", "cancelled", "never_happened"]
 
 
+IN_ENGINE = "engine"
+"""The place of executors inside the engine: nothing outlives the process there."""
+
+
 class Event(
     msgspec.Struct,
     frozen=True,
@@ -131,10 +135,12 @@ class AttemptPrepared(OfAttempt, frozen=True, kw_only=True):
     """The intent is on disk; its dispatch 1 is about to be handed over.
 
     intent    digest (hex) of the stored intent
+    place     where an acceptance of dispatch 1 would be recorded
     accepted  True where acceptance is recorded with the intent (executors inside the engine)
     """
 
     intent: str
+    place: str = IN_ENGINE
     accepted: bool = False
 
 
@@ -153,7 +159,7 @@ class ReceiptAttached(OfDispatch, frozen=True, kw_only=True):
 class AttemptRedispatched(OfDispatch, frozen=True, kw_only=True):
     """The same attempt is about to be handed over again, under the same identity."""
 
-    place: str
+    place: str = IN_ENGINE
     accepted: bool = False
 
 

@@ -286,7 +286,6 @@ class ActivationRow(msgspec.Struct, frozen=True):
     ready_sequence: int | None
     status: str | None
     end_sequence: int | None
-    attempts: int
     failures: int
     interruptions: int
     permissions: int
