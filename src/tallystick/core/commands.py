@@ -114,6 +114,20 @@ class Advance(msgspec.Struct, frozen=True):
     slots: Mapping[str, int]
 
 
+class Prepare(msgspec.Struct, frozen=True):
+    """Prepare one attempt. `Advance` asks for these itself; asked from outside it shows a repeat.
+
+    intent  canonical bytes that the caller believes to be the intent; None: whatever it is
+    slots   free slots of the executor's mode
+    """
+
+    authority: Authority
+    key: ActivationKey
+    attempt: int
+    slots: int
+    intent: bytes | None = None
+
+
 class Claim(msgspec.Struct, frozen=True):
     """Take an unclaimed or released run. `authority.generation` is the former one + 1."""
 
@@ -156,6 +170,7 @@ Command: TypeAlias = (
     | RequestTimeout
     | PassDeadline
     | Advance
+    | Prepare
     | Claim
     | HandOff
     | Release

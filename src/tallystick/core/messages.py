@@ -55,7 +55,7 @@ class Event(
 class RunAdmitted(Event, frozen=True):
     """The run exists. Payload: its input.
 
-    definition  digest (hex) · bindings, limits: canonical JSON of what holds for ever
+    definition, bindings  digests (hex) · limits: canonical JSON of the baseline limits
     deadline    the instant after which nothing starts, or None
     """
 
