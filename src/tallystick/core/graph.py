@@ -102,11 +102,12 @@ class Plan:
 
 
 class BoundNode(msgspec.Struct, frozen=True):
-    """The terms of a leaf, with their canonical bytes and digest."""
+    """The terms of a leaf, with their canonical bytes and digest (`name`: in hex)."""
 
     terms: Terms
     body: bytes
     digest: bytes
+    name: str
 
 
 class Bound:
@@ -124,7 +125,8 @@ class Bound:
         if found is None:
             terms = _terms(self.plan, self.plan.nodes[path].node, self.bindings, path)
             body = _encode(terms)
-            found = BoundNode(terms, body, hashlib.sha256(b"tcj1:terms\n" + body).digest())
+            digest = hashlib.sha256(b"tcj1:terms\n" + body).digest()
+            found = BoundNode(terms, body, digest, digest.hex())
             self._leaves[path] = found
         return found
 

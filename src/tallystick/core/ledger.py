@@ -284,7 +284,7 @@ def intent_of(
         node=activation.key.node,
         instance=instance_text(activation.key.instance),
         attempt=number,
-        terms=leaf.digest.hex(),
+        terms=leaf.name,
         input=activation.input_digest,
         place=IN_ENGINE,
         prepared_at=prepared_at,

@@ -112,7 +112,7 @@ def admit(
     slots  free slots by mode, if the owner is an engine that can begin now
     """
     bound = plan.bind(admission.bindings)
-    draft = Draft(Run(admission.run, bound, admission.limits), now, seed)
+    draft = Draft(Run.new(admission.run, bound, admission.limits), now, seed)
     duration = admission.limits.duration_ms
     deadline = None if duration is None else draft.now + duration
     limits = _encode(admission.limits)

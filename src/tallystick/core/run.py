@@ -10,12 +10,12 @@ the copy in memory once it is on disk. Replaying a run's events from nothing giv
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Iterator
-from typing import assert_never
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, TypeAlias
 
 import msgspec
 
-from tallystick.core.definition import Json, Limits
+from tallystick.core.definition import Limits
 from tallystick.core.graph import Bound
 from tallystick.core.history import genesis, link, open_envelope
 from tallystick.core.identity import ActivationKey, Authority, dispatch_identity
@@ -30,7 +30,6 @@ from tallystick.core.messages import (
     AttemptRedispatched,
     AttemptSettled,
     BarrierDropped,
-    Decision,
     DispatchEnded,
     DoubtResolved,
     LateFactKept,
@@ -117,77 +116,46 @@ class Ended(msgspec.Struct, frozen=True):
     payload: str | None
 
 
-class Run:
+class Run(msgspec.Struct):
     """See the module's text. Change it only through `fork` and `evolve`."""
 
-    __slots__ = (
-        "active",
-        "admitted_at",
-        "authority",
-        "barrier",
-        "bound",
-        "consumed",
-        "deadline",
-        "done",
-        "doubts",
-        "due",
-        "ended",
-        "failure",
-        "generation",
-        "head",
-        "id",
-        "in_flight",
-        "input",
-        "input_value",
-        "joins",
-        "key",
-        "last_at",
-        "limits",
-        "live",
-        "open_attempts",
-        "outputs",
-        "ready",
-        "reads_left",
-        "sequence",
-        "settled",
-        "stop_node",
-        "stop_payload",
-        "stopping",
-    )
+    id: str
+    bound: Bound
+    limits: Limits
+    head: bytes
+    key: str | None = None
+    input: bytes = b"null"
+    input_value: Any = None
+    admitted_at: int = 0
+    deadline: int | None = None
+    authority: Authority | None = None
+    generation: int = 0
+    sequence: int = 0
+    last_at: int = 0
+    barrier: bool = False
+    stopping: StopCause | None = None
+    stop_node: str = ""
+    stop_payload: bytes | None = None
+    failure: str | None = None
+    ended: RunEndKind | None = None
+    consumed: int = 0
+    active: int = 0
+    open_attempts: int = 0
+    in_flight: int = 0
+    doubts: int = 0
+    live: Layered[ActivationKey, Activation] = msgspec.field(default_factory=Layered)
+    ready: Layered[ActivationKey, bool] = msgspec.field(default_factory=Layered)
+    due: Layered[ActivationKey, int] = msgspec.field(default_factory=Layered)
+    done: Layered[ActivationKey, str] = msgspec.field(default_factory=Layered)
+    joins: Layered[ActivationKey, int] = msgspec.field(default_factory=Layered)
+    outputs: Layered[str, bytes] = msgspec.field(default_factory=Layered)
+    reads_left: Layered[str, int] = msgspec.field(default_factory=Layered)
+    settled: Layered[ActivationKey, Ended] = msgspec.field(default_factory=Layered)
 
-    def __init__(self, run: str, bound: Bound, limits: Limits) -> None:
-        self.id = run
-        self.bound = bound
-        self.limits = limits
-        self.key: str | None = None
-        self.input = b"null"
-        self.input_value: Json = None
-        self.admitted_at = 0
-        self.deadline: int | None = None
-        self.authority: Authority | None = None
-        self.generation = 0
-        self.sequence = 0
-        self.head = genesis(run)
-        self.last_at = 0
-        self.barrier = False
-        self.stopping: StopCause | None = None
-        self.stop_node = ""
-        self.stop_payload: bytes | None = None
-        self.failure: str | None = None
-        self.ended: RunEndKind | None = None
-        self.consumed = 0
-        self.active = 0
-        self.open_attempts = 0
-        self.in_flight = 0
-        self.doubts = 0
-        self.live: Layered[ActivationKey, Activation] = Layered()
-        self.ready: Layered[ActivationKey, bool] = Layered()
-        self.due: Layered[ActivationKey, int] = Layered()
-        self.done: Layered[ActivationKey, str] = Layered()
-        self.joins: Layered[ActivationKey, int] = Layered()
-        self.outputs: Layered[str, bytes] = Layered()
-        self.reads_left: Layered[str, int] = Layered()
-        self.settled: Layered[ActivationKey, Ended] = Layered()
+    @classmethod
+    def new(cls, run: str, bound: Bound, limits: Limits) -> Run:
+        """A run before its first event."""
+        return cls(run, bound, limits, genesis(run))
 
     def fork(self) -> Run:
         """A draft of the next state. This run stays as it is until the draft is settled."""
@@ -248,7 +216,7 @@ def replay(
 ) -> Run:
     """Rebuild a run from (sequence, transition, envelope, hash, payload) rows, checking the chain.
 
-    `run` is fresh (`Run(id, bound, limits)`). Authority is not in history and is set by the caller.
+    `run` is fresh (`Run.new`). Authority is not in history and is set by the caller.
     Raises `MaintenanceRequired` for a broken chain, an unreadable envelope or a missing payload.
     """
     for sequence, transition, envelope, stored, payload in events:
@@ -268,46 +236,7 @@ def evolve(run: Run, event: AnyEvent, payload: Payload | None) -> None:
     """Apply one event to a draft. Total over all events that `machine` emits."""
     run.sequence += 1
     run.last_at = event.at
-    match event:
-        case AttemptSettled():
-            _attempt_settled(run, event, payload)
-        case AttemptPrepared():
-            _attempt_prepared(run, event)
-        case ActivationReady():
-            _activation_ready(run, event, payload)
-        case ActivationEnded():
-            _finish(run, event.key, event.status, None)
-        case DispatchEnded():
-            _dispatch_ended(run, event)
-        case AttemptRedispatched():
-            _redispatched(run, event)
-        case ReceiptAttached():
-            _change(run, event, receipt=True)
-        case TimeoutRequested():
-            _change(run, event, timeout=True)
-        case AttemptAbandoned():
-            _abandoned(run, event)
-        case AttemptDoubted():
-            _doubted(run, event)
-        case DoubtResolved():
-            _resolved(run, event)
-        case RunAdmitted():
-            _admitted(run, event, payload)
-        case RunClaimed():
-            run.generation = event.generation
-        case RunHandedOff():
-            run.generation, run.barrier = event.generation, event.barrier
-        case BarrierDropped():
-            run.barrier = False
-        case RunStopping():
-            run.stopping, run.stop_node = event.cause, event.node
-            run.stop_payload = payload.body if payload else None
-        case RunEnded():
-            run.ended, run.failure = event.status, event.failure
-        case RunReleased() | LateFactKept():
-            pass
-        case _:
-            assert_never(event)
+    _EVOLVE[type(event)](run, event, payload)
 
 
 def _admitted(run: Run, event: RunAdmitted, payload: Payload | None) -> None:
@@ -325,7 +254,7 @@ def _activation_ready(run: Run, event: ActivationReady, payload: Payload | None)
     _consume(run, key.node)
 
 
-def _attempt_prepared(run: Run, event: AttemptPrepared) -> None:
+def _attempt_prepared(run: Run, event: AttemptPrepared, _payload: Payload | None) -> None:
     activation = run.live[event.key]
     attempt = Attempt(
         event.attempt,
@@ -346,7 +275,7 @@ def _attempt_prepared(run: Run, event: AttemptPrepared) -> None:
     run.in_flight += 1
 
 
-def _redispatched(run: Run, event: AttemptRedispatched) -> None:
+def _redispatched(run: Run, event: AttemptRedispatched, _payload: Payload | None) -> None:
     _change(
         run,
         event,
@@ -360,7 +289,7 @@ def _redispatched(run: Run, event: AttemptRedispatched) -> None:
     run.in_flight += 1
 
 
-def _dispatch_ended(run: Run, event: DispatchEnded) -> None:
+def _dispatch_ended(run: Run, event: DispatchEnded, _payload: Payload | None) -> None:
     activation = run.live[event.key]
     attempt = activation.attempt
     assert attempt is not None, "a dispatch of a closed attempt cannot end"
@@ -399,7 +328,7 @@ def _attempt_settled(run: Run, event: AttemptSettled, payload: Payload | None) -
     _finish(run, key, event.status, output)
 
 
-def _abandoned(run: Run, event: AttemptAbandoned) -> None:
+def _abandoned(run: Run, event: AttemptAbandoned, _payload: Payload | None) -> None:
     key = event.key
     _close(run, key, 0, "abandoned", None)
     activation = run.live[key]
@@ -417,7 +346,7 @@ def _abandoned(run: Run, event: AttemptAbandoned) -> None:
         run.ready[key] = True
 
 
-def _doubted(run: Run, event: AttemptDoubted) -> None:
+def _doubted(run: Run, event: AttemptDoubted, _payload: Payload | None) -> None:
     activation = run.live[event.key]
     if activation.attempt is not None and activation.attempt.in_flight:
         run.in_flight -= 1
@@ -427,12 +356,49 @@ def _doubted(run: Run, event: AttemptDoubted) -> None:
     run.doubts += 1
 
 
-def _resolved(run: Run, event: DoubtResolved) -> None:
+def _resolved(run: Run, event: DoubtResolved, _payload: Payload | None) -> None:
     _change(run, event, doubt=None, permitted=event.due is not None)
     run.active += 1
     run.doubts -= 1
     if event.due is not None:
         run.due[event.key] = event.due
+
+
+def _activation_ended(run: Run, event: ActivationEnded, _payload: Payload | None) -> None:
+    _finish(run, event.key, event.status, None)
+
+
+def _receipt_attached(run: Run, event: ReceiptAttached, _payload: Payload | None) -> None:
+    _change(run, event, receipt=True)
+
+
+def _timeout_requested(run: Run, event: TimeoutRequested, _payload: Payload | None) -> None:
+    _change(run, event, timeout=True)
+
+
+def _claimed(run: Run, event: RunClaimed, _payload: Payload | None) -> None:
+    run.generation = event.generation
+
+
+def _handed_off(run: Run, event: RunHandedOff, _payload: Payload | None) -> None:
+    run.generation, run.barrier = event.generation, event.barrier
+
+
+def _barrier_dropped(run: Run, _event: BarrierDropped, _payload: Payload | None) -> None:
+    run.barrier = False
+
+
+def _stopping(run: Run, event: RunStopping, payload: Payload | None) -> None:
+    run.stopping, run.stop_node = event.cause, event.node
+    run.stop_payload = payload.body if payload else None
+
+
+def _ended(run: Run, event: RunEnded, _payload: Payload | None) -> None:
+    run.ended, run.failure = event.status, event.failure
+
+
+def _noted(_run: Run, _event: AnyEvent, _payload: Payload | None) -> None:
+    """History alone: nothing in the run depends on it."""
 
 
 def _close(
@@ -511,4 +477,26 @@ def _body(run: Run, payload: Payload | None) -> bytes:
     return payload.body
 
 
-__all__ = ["Activation", "Attempt", "Decision", "Ended", "Run", "evolve", "replay"]
+_Handler: TypeAlias = Callable[[Run, Any, "Payload | None"], None]
+_EVOLVE: dict[type[AnyEvent], _Handler] = {
+    ActivationEnded: _activation_ended,
+    ActivationReady: _activation_ready,
+    AttemptAbandoned: _abandoned,
+    AttemptDoubted: _doubted,
+    AttemptPrepared: _attempt_prepared,
+    AttemptRedispatched: _redispatched,
+    AttemptSettled: _attempt_settled,
+    BarrierDropped: _barrier_dropped,
+    DispatchEnded: _dispatch_ended,
+    DoubtResolved: _resolved,
+    LateFactKept: _noted,
+    ReceiptAttached: _receipt_attached,
+    RunAdmitted: _admitted,
+    RunClaimed: _claimed,
+    RunEnded: _ended,
+    RunHandedOff: _handed_off,
+    RunReleased: _noted,
+    RunStopping: _stopping,
+    TimeoutRequested: _timeout_requested,
+}
+"""One entry for each event: a table, because it is asked for every event of every run."""
