@@ -1,9 +1,9 @@
 """Which invariants a test carries, which come later, and which are uncovered: `make invariants`.
 
 The ids are the lines of `docs/invariants.md`. A test carries one by `pytest.mark.invariant("P4")`,
-as a decorator, in `pytestmark`, or in the marks of a `pytest.param`. Marks are read from the source,
-so that a test which is not collected today (a missing tool, another system) is not forgotten; one
-that is skipped or expected to fail carries nothing.
+as a decorator, in `pytestmark`, or in the marks of a `pytest.param`. Marks are read from the
+source, so that a test which is not collected today (a missing tool, another system) is not
+forgotten; one that is skipped or expected to fail carries nothing.
 """
 
 import ast

@@ -1,7 +1,7 @@
 """The bookkeeping of invariants is itself in order.
 
-Whether any id is uncovered is asked by `make invariants`, not here: a test that is missing is work to
-do, not a fault of the change at hand.
+Whether any id is uncovered is asked by `make invariants`, not here: a test that is missing is work
+to do, not a fault of the change at hand.
 """
 
 import pytest
