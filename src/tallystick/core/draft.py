@@ -1,7 +1,7 @@
 """One transition under construction: the next state, and what will be written for it.
 
-A `Draft` is handed through the rules; each says what it decided with `emit`, which applies the event to
-the draft at once, so that the next rule sees it. Nothing outside the draft changes.
+A `Draft` is handed through the rules; each says what it decided with `emit`, which applies the
+event to the draft at once, so that the next rule sees it. Nothing outside the draft changes.
 """
 
 from __future__ import annotations
@@ -31,7 +31,10 @@ class Start(msgspec.Struct, frozen=True):
 
 
 class Stop(msgspec.Struct, frozen=True):
-    """A dispatch that must be asked to stop once the request is on disk. reason: timeout, cancel."""
+    """A dispatch that must be asked to stop once the request is on disk. reason.
+
+    Timeout, cancel.
+    """
 
     key: ActivationKey
     attempt: int
@@ -46,7 +49,18 @@ class Draft:
     seed  32 random bytes; salts and jitter are derived from it in order
     """
 
-    __slots__ = ("_drawn", "authority", "events", "facts", "now", "release", "run", "seed", "starts", "stops")
+    __slots__ = (
+        "_drawn",
+        "authority",
+        "events",
+        "facts",
+        "now",
+        "release",
+        "run",
+        "seed",
+        "starts",
+        "stops",
+    )
 
     def __init__(self, run: Run, now: int, seed: bytes) -> None:
         self.run = run

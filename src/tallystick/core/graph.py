@@ -1,8 +1,8 @@
 """The static side of a run: what a definition implies, worked out once and shared by all its runs.
 
-A `Plan` knows for every node what it needs, what follows it, and who still reads its output, so that a
-transition touches only the neighbours of what changed. A `Bound` plan adds what was bound at admission:
-for every leaf the `Terms` its attempts are prepared under.
+A `Plan` knows for every node what it needs, what follows it, and who still reads its output, so
+that a transition touches only the neighbours of what changed. A `Bound` plan adds what was bound at
+admission: for every leaf the `Terms` its attempts are prepared under.
 """
 
 from __future__ import annotations
@@ -14,7 +14,15 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec import UNSET
 
-from tallystick.core.definition import LEAF_KINDS, Binding, Bindings, Definition, Effect, Node, Retry
+from tallystick.core.definition import (
+    LEAF_KINDS,
+    Binding,
+    Bindings,
+    Definition,
+    Effect,
+    Node,
+    Retry,
+)
 from tallystick.core.messages import Terms
 from tallystick.core.templates import Template, compile_template
 from tallystick.core.values import decode_trusted
@@ -71,9 +79,7 @@ class Plan:
         self.nodes = _planned(definition.root.nodes)
         self.roots = tuple(path for path, node in self.nodes.items() if not node.needs)
         self.output = (
-            None
-            if definition.output is UNSET
-            else compile_template(definition.output, "output")
+            None if definition.output is UNSET else compile_template(definition.output, "output")
         )
         self.readers = _readers(self)
         self._bound: dict[bytes, Bound] = {}
@@ -164,7 +170,9 @@ def _readers(plan: Plan) -> dict[str, int]:
 
 
 def _terms(plan: Plan, node: Node, bindings: Bindings, path: str) -> Terms:
-    binding = bindings.steps.get(path) or Binding(task=node.call or "", effect=node.effect or "mutating")
+    binding = bindings.steps.get(path) or Binding(
+        task=node.call or "", effect=node.effect or "mutating"
+    )
     retry = node.retry or Retry()
     on = retry.on if retry.on is not None else tuple(sorted(RETRIED_BY_CLASS[binding.effect]))
     return Terms(
@@ -187,7 +195,7 @@ def _terms(plan: Plan, node: Node, bindings: Bindings, path: str) -> Terms:
     )
 
 
-def retry_problem(effect: Effect, retry: Retry, max_attempts: int) -> str | None:
+def retry_problem(effect: Effect, retry: Retry) -> str | None:
     """Why this combination of class and policy is refused, with the remedy; None if it is sound.
 
     Checked when a file is compiled and again at admission, when the effect is bound.
@@ -201,5 +209,3 @@ def retry_problem(effect: Effect, retry: Retry, max_attempts: int) -> str | None
             f"did once. Retry it on {allowed}, or declare the effect that is true"
         )
     return None
-
-

@@ -47,7 +47,12 @@ def parse_instance(text: str) -> tuple[int, ...]:
 
 def dispatch_identity(run: str, key: ActivationKey, attempt: int) -> bytes:
     """The 32 bytes of SHA-256 over the length-prefixed (run, node path, instance path, number)."""
-    fields = (run.encode(), key.node.encode(), instance_text(key.instance).encode(), b"%d" % attempt)
+    fields = (
+        run.encode(),
+        key.node.encode(),
+        instance_text(key.instance).encode(),
+        b"%d" % attempt,
+    )
     framed = [part for field in fields for part in (len(field).to_bytes(4, "big"), field)]
     return hashlib.sha256(IDENTITY_TAG + b"".join(framed)).digest()
 

@@ -2,9 +2,9 @@
 
     intent ──▶ receipt ──▶ outcome
 
-The checks of `prepare` stand in one tuple, in the order of design §4; the first that fails refuses, and
-then nothing has changed. A check enters the tuple with its feature: those for pauses, fan-out slots,
-resource claims and the allotment of a run tree are not there yet.
+The checks of `prepare` stand in one tuple, in the order of design §4; the first that fails
+refuses, and then nothing has changed. A check enters the tuple with its feature: those for pauses,
+fan-out slots, resource claims and the allotment of a run tree are not there yet.
 """
 
 from __future__ import annotations
@@ -216,7 +216,7 @@ CHECKS: tuple[Check, ...] = (
 
 
 def recorded_intent(run: Run, key: ActivationKey, attempt: int) -> str | None:
-    """The digest of the intent on record for this attempt, if it is the newest of its activation."""
+    """The recorded intent's digest, if this attempt is the newest of its activation."""
     activation = run.live.get(key)
     if activation is not None and activation.attempt is not None:
         opened = activation.attempt
@@ -269,9 +269,7 @@ def _write_intent(draft: Draft, activation: Activation, number: int) -> None:
     if waited:
         draft.count(key)
     draft.starts.append(
-        Start(
-            key, number, 1, attempt.identity.hex(), intent, leaf.terms, activation.input
-        )
+        Start(key, number, 1, attempt.identity.hex(), intent, leaf.terms, activation.input)
     )
 
 

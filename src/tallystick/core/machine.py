@@ -2,9 +2,9 @@
 
     decide(run, commands, now, seed) ──▶ Decision(next run, events, facts, starts, stops)
 
-Nothing is read but the arguments: no clock, no store, no randomness but `seed`. The same arguments give
-the same bytes. `run` itself is never changed: the next state is a fork, which the caller settles once
-the decision is on disk and drops if it is not.
+Nothing is read but the arguments: no clock, no store, no randomness but `seed`. The same arguments
+give the same bytes. `run` itself is never changed: the next state is a fork, which the caller
+settles once the decision is on disk and drops if it is not.
 """
 
 from __future__ import annotations
@@ -89,9 +89,12 @@ class Decision(msgspec.Struct, frozen=True):
     release: bool = False
 
 
-def request_digest(definition: str, input: bytes, limits: Limits) -> bytes:
-    """What a start is compared by when its key comes again: definition, canonical input, limits."""
-    parts = (definition.encode(), input, _encode(limits))
+def request_digest(definition: str, given: bytes, limits: Limits) -> bytes:
+    """What a start is compared by when its key comes again.
+
+    definition: hex digest · given: the canonical input
+    """
+    parts = (definition.encode(), given, _encode(limits))
     digest = hashlib.sha256(b"tcj1:request\n")
     for part in parts:
         digest.update(len(part).to_bytes(8, "big"))
@@ -107,7 +110,7 @@ def admit(
     seed: bytes,
     slots: Mapping[str, int] | None = None,
 ) -> Decision:
-    """The first transition of a run: it exists, is owned, and its first steps may be prepared at once.
+    """The first transition: the run exists, is owned, and may prepare its first steps at once.
 
     slots  free slots by mode, if the owner is an engine that can begin now
     """
@@ -230,7 +233,7 @@ def _advance(draft: Draft, slots: dict[str, int]) -> TallyError | None:
 
 def _first_ready(run: Run, most: int) -> list[ActivationKey]:
     keys: list[ActivationKey] = []
-    for key, _ in run.ready.items():
+    for key in run.ready.keys():  # noqa: SIM118  not a dict
         if len(keys) >= most:
             break
         keys.append(key)
@@ -330,7 +333,7 @@ def _pass_deadline(draft: Draft) -> TallyError | None:
 def _between_dispatches(run: Run) -> list[tuple[Activation, Attempt]]:
     return [
         (activation, activation.attempt)
-        for _, activation in run.live.items()
+        for activation in run.live.values()
         if activation.attempt is not None
         and activation.attempt.end is not None
         and activation.attempt.doubt is None
@@ -355,9 +358,7 @@ def _stop_between(draft: Draft, activation: Activation, attempt: Attempt) -> Non
 def _take(draft: Draft, authority: Authority) -> None:
     draft.run.authority = authority
     draft.authority = authority
-    draft.emit(
-        RunClaimed(at=draft.now, generation=authority.generation, engine=authority.engine)
-    )
+    draft.emit(RunClaimed(at=draft.now, generation=authority.generation, engine=authority.engine))
 
 
 def _claim(draft: Draft, command: Claim) -> TallyError | None:

@@ -1,8 +1,8 @@
 """What follows when a visit ends: which steps become ready, are skipped, or stop the run.
 
 Worked off from a list, never by recursion, so that a chain of ten thousand skipped steps costs ten
-thousand small steps. Nothing here can fail a settlement: an input that cannot be computed becomes the
-failure of the step that needs it.
+thousand small steps. Nothing here can fail a settlement: an input that cannot be computed becomes
+the failure of the step that needs it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,9 @@ def follow(draft: Draft, ended: ActivationKey) -> None:
 
 def _followers(draft: Draft, ended: ActivationKey) -> list[ActivationKey]:
     run = draft.run
-    keys = (ActivationKey(path, ended.instance) for path in run.bound.plan.nodes[ended.node].followers)
+    keys = (
+        ActivationKey(path, ended.instance) for path in run.bound.plan.nodes[ended.node].followers
+    )
     return [key for key in keys if run.joins.get(key) == 0]
 
 
@@ -183,14 +185,12 @@ def stop_run(draft: Draft, cause: StopCause, node: str, body: bytes | None) -> N
     payload = None if body is None else draft.payload(body)
     digest = payload.digest if payload else None
     draft.emit(RunStopping(at=draft.now, cause=cause, node=node, payload=digest), payload)
-    for _, activation in list(draft.run.live.items()):
+    for activation in list(draft.run.live.values()):
         if activation.attempt is None:
             _give_up(draft, activation)
         elif draft.run.stop and activation.attempt.in_flight:
             attempt = activation.attempt
-            draft.stops.append(
-                Stop(activation.key, attempt.number, attempt.dispatch, "cancel")
-            )
+            draft.stops.append(Stop(activation.key, attempt.number, attempt.dispatch, "cancel"))
 
 
 def _give_up(draft: Draft, activation: Activation) -> None:

@@ -1,4 +1,7 @@
-"""A person's decision about an attempt in doubt. Recorded first, then carried out; never a dispatch."""
+"""A person's decision about an attempt in doubt. Recorded first, then carried out.
+
+Never a dispatch.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,9 @@ def resolve(draft: Draft, asked: Resolve) -> TallyError | None:
     problem = _output_problem(draft, attempt, asked)
     if problem is not None:
         return problem
-    permits = asked.decision == "never_happened" and _is_idempotent(run, activation) and not run.stop
+    permits = (
+        asked.decision == "never_happened" and _is_idempotent(run, activation) and not run.stop
+    )
     _record(draft, activation, attempt, asked, due=draft.now if permits else None)
     if not permits:
         _carry_out(draft, activation.key.node, asked)

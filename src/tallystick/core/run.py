@@ -1,10 +1,11 @@
 """A run in memory: what is live, what is counted, and how each event changes it.
 
-The owner keeps one `Run` for each run it works on. It holds live activations only; of those that ended
-it keeps the status (joins ask for it) and, while somebody still has to read it, the output.
+The owner keeps one `Run` for each run it works on. It holds live activations only; of those that
+ended it keeps the status (joins ask for it) and, while somebody still has to read it, the output.
 
-A transition works on a *fork* (see `layered`): `evolve` applies events to the fork, and the fork becomes
-the copy in memory once it is on disk. Replaying a run's events from nothing gives the same state.
+A transition works on a *fork* (see `layered`): `evolve` applies events to the fork, and the fork
+becomes the copy in memory once it is on disk. Replaying a run's events from nothing gives the same
+state.
 """
 
 from __future__ import annotations
@@ -191,29 +192,27 @@ class Run(msgspec.Struct):
         """The earliest durable timer: a scheduled try, or the deadline. None: there is none."""
         if self.ended:
             return None
-        times = [due for _, due in self.due.items()]
+        times = list(self.due.values())
         if self.deadline is not None and self.stopping is None:
             times.append(self.deadline)
         return min(times, default=None)
 
     def open_dispatches(self) -> Iterator[tuple[Activation, Attempt]]:
         """Everything in flight."""
-        for _, activation in self.live.items():
+        for activation in self.live.values():
             attempt = activation.attempt
             if attempt is not None and attempt.in_flight:
                 yield activation, attempt
 
     def in_doubt(self) -> Iterator[tuple[Activation, Attempt]]:
         """Every attempt in doubt."""
-        for _, activation in self.live.items():
+        for activation in self.live.values():
             attempt = activation.attempt
             if attempt is not None and attempt.doubt is not None:
                 yield activation, attempt
 
 
-def replay(
-    run: Run, events: Iterable[tuple[int, int, bytes, bytes, Payload | None]]
-) -> Run:
+def replay(run: Run, events: Iterable[tuple[int, int, bytes, bytes, Payload | None]]) -> Run:
     """Rebuild a run from (sequence, transition, envelope, hash, payload) rows, checking the chain.
 
     `run` is fresh (`Run.new`). Authority is not in history and is set by the caller.
@@ -438,7 +437,11 @@ def _finish(run: Run, key: ActivationKey, status: str, output: bytes | None) -> 
     run.due.remove(key)
     run.done[key] = status
     if plan.readers.get(key.node):
-        if output is None and status in ("failed", "cancelled") and planned.node.on_failure == "continue":
+        if (
+            output is None
+            and status in ("failed", "cancelled")
+            and planned.node.on_failure == "continue"
+        ):
             output = b"null"
         if output is not None and run.reads_left.get(key.node) != 0:
             run.outputs[key.node] = output

@@ -1,11 +1,12 @@
 """How one dispatch ended, and what that does: settle, schedule, abandon, or hold in doubt.
 
     a success of any dispatch settles the attempt
-    a failure ends only its own dispatch, and settles only if that is the current one and nothing follows
-    whoever cannot say that it is over says *unknown*
+    a failure ends only its own dispatch, and settles only if that is the current one and nothing
+    follows whoever cannot say that it is over says *unknown*
 
-The verdict comes from the table in `recovery`; this module gathers what the table looks at and writes
-what it says. What comes after the end of a step is `progress`, and can never undo the settlement.
+The verdict comes from the table in `recovery`; this module gathers what the table looks at and
+writes what it says. What comes after the end of a step is `progress`, and can never undo the
+settlement.
 """
 
 from __future__ import annotations
@@ -51,7 +52,10 @@ DOUBT_REASONS: dict[Verdict, str] = {
 
 
 def report(draft: Draft, told: Report) -> TallyError | None:
-    """Take a report. A refusal (returned) has changed nothing; a late or repeated report is no refusal."""
+    """Take a report. A refusal (returned) has changed nothing.
+
+    A late or repeated report is no refusal.
+    """
     run = draft.run
     activation = run.live.get(told.key)
     attempt = activation.attempt if activation is not None else None
@@ -203,9 +207,7 @@ def _succeed(
     return None
 
 
-def _end_dispatch(
-    draft: Draft, activation: Activation, attempt: Attempt, end: DispatchEnd
-) -> None:
+def _end_dispatch(draft: Draft, activation: Activation, attempt: Attempt, end: DispatchEnd) -> None:
     """The current dispatch, in flight until now, is over: ask the table and write its verdict."""
     terms = draft.run.bound.leaf(activation.key.node).terms
     verdict = judge(situation(draft, activation, attempt, terms, end))
@@ -249,9 +251,7 @@ def _end_dispatch(
             abandon(draft, activation, attempt, kind_of(end), retry_at=draft.now)
         case Verdict.ABANDON_FAILED:
             message = end.message if isinstance(end, said.Refused) else "it never began"
-            abandon(
-                draft, activation, attempt, kind_of(end), message=message, status="failed"
-            )
+            abandon(draft, activation, attempt, kind_of(end), message=message, status="failed")
         case Verdict.ABANDON_CANCELLED:
             abandon(draft, activation, attempt, kind_of(end), status="cancelled")
         case Verdict.ABANDON_GIVEN_UP:
@@ -548,5 +548,7 @@ def abandon(
         draft.count(activation.key)
         return
     draft.facts.append(EndActivation(status, sequence, node, instance))
-    after_failure(draft, activation.key, body or failure_body("cancelled", "it never began", step=node))
+    after_failure(
+        draft, activation.key, body or failure_body("cancelled", "it never began", step=node)
+    )
     follow(draft, activation.key)

@@ -1,4 +1,7 @@
-"""The status of a run, derived by one function. The first line of the table that holds, design §4.3."""
+"""The status of a run, derived by one function.
+
+The first line of the table that holds, design §4.3.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """JSON values whose strings may hold `${{ }}`, compiled once and evaluated for every activation.
 
-A whole string that is one bare reference (`${{ steps.charge.output.id }}`) is resolved here: the value
-travels as it is, of any size and type. Everything else is CEL, in `expressions`, which is imported
-only when such an expression exists. Data that an expression yields is never parsed again.
+A whole string that is one bare reference (`${{ steps.charge.output.id }}`) is resolved here: the
+value travels as it is, of any size and type. Everything else is CEL, in `expressions`, which is
+imported only when such an expression exists. Data that an expression yields is never parsed again.
 """
 
 from __future__ import annotations
@@ -18,7 +18,10 @@ from tallystick.core.pointer import Path, render
 from tallystick.core.values import encode
 
 Names: TypeAlias = Mapping[str, Json]
-"""What an expression can see: `input`, `run`, `steps` (id → {"output": …} of those that have one)."""
+"""What an expression can see: `input`, `run`, `steps` (id → {"output".
+
+…} of those that have one).
+"""
 
 _BARE = re.compile(
     r"\$\{\{\s*(input|run|steps)((?:\.[A-Za-z_][A-Za-z0-9_]*|\[\"[A-Za-z_][A-Za-z0-9_-]*\"\])*)\s*\}\}"
@@ -114,5 +117,6 @@ def _reference(text: str, field: str, bare: re.Match[str]) -> Template:
 
 def _missing(keys: tuple[str, ...], depth: int) -> str:
     if keys[0] == "steps" and depth <= 2:
-        return f"step `{keys[1] if len(keys) > 1 else ''}` has no output here: it was skipped or failed"
+        step = keys[1] if len(keys) > 1 else ""
+        return f"step `{step}` has no output here: it was skipped or failed"
     return f"no such key: {'.'.join(keys[: depth + 1])}"
