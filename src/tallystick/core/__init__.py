@@ -1,1 +1,1 @@
-"""Pure: values, definitions and rules. No clock, I/O, randomness, threads, logging or async."""
+"""The pure part: values, definitions, the ledger and its rules. No clock, no I/O, no chance."""

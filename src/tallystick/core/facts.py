@@ -122,7 +122,10 @@ class MarkDoubt(Fact, frozen=True):
 
 
 class SetResolution(Fact, frozen=True):
-    """A person's decision, canonical JSON {actor, at, decision}. May be repeated after a new doubt."""
+    """A person's decision, canonical JSON {actor, at, decision}.
+
+    May be repeated after a new doubt.
+    """
 
     resolution: str
     node: str

@@ -1,8 +1,8 @@
 """A map that grows without being copied: a large settled layer below, a small draft above.
 
-A transition works on a *fork*, which shares the settled layer and writes only to its own draft. If the
-transition is committed, `settle` folds the draft into the shared layer, and the map it was forked from
-must not be used any more. If it is not, the fork is dropped and nothing has changed.
+A transition works on a *fork*, which shares the settled layer and writes only to its own draft. If
+the transition is committed, `settle` folds the draft into the shared layer, and the map it was
+forked from must not be used any more. If it is not, the fork is dropped and nothing has changed.
 """
 
 from __future__ import annotations
@@ -85,6 +85,14 @@ class Layered(Generic[K, V]):
 
     def __len__(self) -> int:
         return self._size
+
+    def keys(self) -> Iterator[K]:
+        """Every key, lazily, in the order of `items`."""
+        return (key for key, _ in self.items())
+
+    def values(self) -> Iterator[V]:
+        """Every value, lazily, in the order of `items`."""
+        return (value for _, value in self.items())
 
     def items(self) -> Iterator[tuple[K, V]]:
         """Every key with its value. Lazy: taking the first few costs only those."""

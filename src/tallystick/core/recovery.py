@@ -2,7 +2,8 @@
 
 The question is always the same: may this be done again, and under which name?
 
-    a new attempt    has a new identity, which no receiver can recognise. It needs proof that nothing
+    a new attempt    has a new identity, which no receiver can recognise. It needs proof that
+    nothing
                      happened, or a class whose repetition is harmless
     a new dispatch   of the same attempt keeps the identity. It needs a class that allows it
     neither          then a person decides
@@ -42,7 +43,10 @@ ENDS: tuple[End, ...] = (
     "unknown_uncounted",
 )
 Earlier: TypeAlias = Literal["nothing", "failed", "unknown"]
-"""The worst that is known of the attempt's earlier dispatches: none began, some failed, some unknown."""
+"""The worst that is known of the attempt's earlier dispatches.
+
+None began, some failed, some unknown.
+"""
 
 
 class Verdict(Enum):
@@ -101,7 +105,9 @@ def judge(case: Situation) -> Verdict:
         case "succeeded":
             return Verdict.SETTLE
         case "cancelled":
-            return Verdict.SETTLE if not _undecided_key(case) else _doubt(case, Verdict.DOUBT_FAILED)
+            return (
+                Verdict.SETTLE if not _undecided_key(case) else _doubt(case, Verdict.DOUBT_FAILED)
+            )
         case "failed":
             return _failed(case)
         case "refused" | "given_up" | "precluded":

@@ -1,8 +1,8 @@
 """How long a failed step waits, and how far its tries go.
 
 The wait before try n + 1 is drawn uniformly from 0 to a bound that grows by `factor` with every
-failure and never passes `backoff_max_ms` (full jitter: clients that failed together do not come back
-together). The arithmetic stays in logarithms until the result is known to be small, so that no
+failure and never passes `backoff_max_ms` (full jitter: clients that failed together do not come
+back together). The arithmetic stays in logarithms until the result is known to be small, so that no
 attempt number overflows.
 """
 
