@@ -45,6 +45,9 @@ class Committer:
     folded  is told of every run whose mailbox was emptied without anything to write
     broke   is told of a run whose commands could not be decided, with the exception
     load    is asked to read a run whose copy is not in memory, and to queue it again
+
+    decided_at is the wall clock that the present batch was decided by; `quiet` is set while nothing
+    waits and nothing is on its way.
     """
 
     def __init__(
@@ -65,6 +68,7 @@ class Committer:
         self._load = load
         self._line: deque[Held] = deque()
         self._wake = asyncio.Event()
+        self.decided_at = 0
         self.quiet = asyncio.Event()
         self.quiet.set()
 
@@ -112,6 +116,7 @@ class Committer:
     def collect(self) -> list[Flight]:
         """The next batch: of every run in line one transition, then of those whose turn it is."""
         now = self._clock.now()
+        self.decided_at = now
         self._turns.count()
         batch: list[Flight] = []
         rows = 0

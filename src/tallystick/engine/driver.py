@@ -172,7 +172,7 @@ class Driver:
             self._timeouts.set(_place(call), self._clock.monotonic() + call.terms.timeout_ms)
 
     def _accept(self, call: Call, executor: Executor) -> None:
-        self._fault("driver.accept.before")
+        self._fault("driver.before-accept")
         try:
             receipt = executor.accept(call)
         except NotAccepted as refusal:
@@ -181,7 +181,7 @@ class Driver:
             _log.exception("executor %s raised on accept", executor.name)
             self.report(call, Unknown(f"accept raised {type(error).__name__}"))
         else:
-            self._fault("driver.accept.after")
+            self._fault("driver.after-accept")
             if inspect.isawaitable(receipt):
                 self._await(call, receipt)
 
@@ -207,9 +207,9 @@ class Driver:
         self._post(run, Letter(RequestTimeout(key, attempt, dispatch)))
 
     def _cancel(self, operation: Operation, reason: StopReason) -> None:
-        self._fault("driver.cancel.before")
+        self._fault("driver.before-cancel")
         operation.executor.cancel(operation.call, reason)
-        self._fault("driver.cancel.after")
+        self._fault("driver.after-cancel")
 
     def _end(
         self, call: Call, end: DispatchEnd, statements: tuple[Statement, ...] = ()

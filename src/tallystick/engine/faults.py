@@ -1,7 +1,7 @@
 """Named points at which a test can make this process die, stop or fail.
 
-    TALLY_FAULT=commit.after:3:kill            at the third visit of this point, SIGKILL
-    TALLY_FAULT=driver.accept.before:1:raise,engine.stop:1:exit
+    TALLY_FAULT=batch.after:3:kill             at the third visit of this point, SIGKILL
+    TALLY_FAULT=timer.due:1:raise,stop.begun:1:exit
     TALLY_FAULT_REPORT=hits.txt                append one line, the point's name, for each visit
 
 All of it only with `TALLY_TESTING=1`; otherwise a point is one test of an empty attribute. The report is
@@ -15,8 +15,9 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Mapping
-from typing import Final, Literal, TypeAlias, cast
+from collections.abc import Callable, Collection, Mapping
+from types import MappingProxyType
+from typing import Final, Literal, TypeAlias
 
 import msgspec
 
@@ -28,30 +29,33 @@ ACTIONS: Final[tuple[Action, ...]] = ("exit", "kill", "raise", "stop")
 EXIT_STATUS: Final = 86
 """What a process ends with at a point whose action is `exit`."""
 
-POINTS: Final[tuple[str, ...]] = (
-    "engine.lock.after",
-    "engine.row.before",
-    "engine.row.after",
-    "definition.before",
-    "definition.after",
-    "commit.before",
-    "commit.after",
-    "commit.landed",
-    "driver.accept.before",
-    "driver.accept.after",
-    "driver.report",
-    "driver.cancel.before",
-    "driver.cancel.after",
-    "timer.due",
-    "takeover.before",
-    "takeover.after",
-    "reconcile.page",
-    "engine.stop",
-    "engine.grace",
-    "engine.end.before",
-    "engine.end.after",
+MEANING: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "engine.locked": "the engine lock is held and nothing is recorded of it",
+        "engine.recorded": "the instance is recorded and nothing was looked at",
+        "admission.before-definition": "a start was asked for and nothing is stored of it",
+        "admission.after-definition": "the definition is stored, the run is not",
+        "batch.before": "a batch was decided and the store knows nothing of it",
+        "batch.after": "a batch is on disk and nobody was told",
+        "batch.landed": "everything that follows from a batch was begun",
+        "driver.before-accept": "an intent is on disk and nothing outside has happened",
+        "driver.after-accept": "the executor took it",
+        "driver.report": "an end was reported and nothing of it is on disk",
+        "driver.before-cancel": "a request to stop is on disk and no signal was sent",
+        "driver.after-cancel": "the signal was sent",
+        "timer.due": "a durable timer came up and nothing was decided",
+        "takeover.before": "a former owner was proved gone and its run is still its own",
+        "takeover.after": "the run is ours and what was under way in it is undecided",
+        "reconcile.page": "a page of what is undecided is about to be decided",
+        "stop.begun": "the engine was asked to stop and nothing was given up yet",
+        "stop.grace": "the grace is over and what runs was told to stop",
+        "stop.before-end": "everything is recorded but the engine's end",
+        "stop.after-end": "the end is recorded and the locks are still held",
+    }
 )
-"""Every point of the engine, in the order in which a run meets them first."""
+"""Every point of the engine, and what is so when it is passed."""
+
+POINTS: Final[tuple[str, ...]] = tuple(MEANING)
 
 
 class Injected(Exception):  # noqa: N818  it states what happened, on purpose
@@ -87,9 +91,10 @@ class Faults:
                 _do(fault)
 
 
-def faults_from(environment: Mapping[str, str]) -> Faults | None:
+def faults_from(environment: Mapping[str, str], points: Collection[str]) -> Faults | None:
     """What the environment plans; None (the usual case): not in a test.
 
+    points  every name that there is: one that is misspelt would never be reached.
     Raises `InvalidRequest` for an unknown point or action.
     """
     if environment.get("TALLY_TESTING") != "1":
@@ -97,6 +102,13 @@ def faults_from(environment: Mapping[str, str]) -> Faults | None:
     planned = tuple(
         parse(text) for text in environment.get("TALLY_FAULT", "").split(",") if text.strip()
     )
+    for fault in planned:
+        if fault.point not in points:
+            raise InvalidRequest(
+                f"there is no fault point {fault.point!r}",
+                code="fault-unknown",
+                facts={"points": sorted(points)},
+            )
     return Faults(planned, environment.get("TALLY_FAULT_REPORT"))
 
 
@@ -110,7 +122,7 @@ def parse(text: str) -> Fault:
             code="fault-unreadable",
             facts={"actions": list(ACTIONS)},
         )
-    return Fault(point, int(nth), cast("Action", action))
+    return Fault(point, int(nth), action)
 
 
 def ignore(point: str) -> None:

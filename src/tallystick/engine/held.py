@@ -22,7 +22,7 @@ from tallystick.core.identity import Authority
 from tallystick.core.machine import Decision
 from tallystick.core.run import Run
 from tallystick.errors import TallyError
-from tallystick.store.protocol import Expected, Transition, UserStatement
+from tallystick.store.protocol import Expected, KeyTaken, Transition, UserStatement
 
 LETTERS_PER_FOLD: Final = 100
 """More than this wait for the next transition, so that a transition stays bounded."""
@@ -41,11 +41,11 @@ class Letter(msgspec.Struct):
 
 
 class Birth(msgspec.Struct):
-    """A run that is about to be admitted. reply: the run's id, or why it was not admitted."""
+    """A run that is about to be admitted. reply: its id, whose key it is, or why not."""
 
     admission: Admission
     plan: Plan
-    reply: asyncio.Future[str]
+    reply: asyncio.Future[str | KeyTaken]
 
 
 class Flight(msgspec.Struct):
@@ -152,7 +152,7 @@ def answer(reply: asyncio.Future[None] | None, verdict: TallyError | None) -> No
         reply.set_exception(verdict)
 
 
-def fail(reply: asyncio.Future[str], error: TallyError) -> None:
+def fail(reply: asyncio.Future[str | KeyTaken], error: TallyError) -> None:
     """Tell who asked for a run that it was not admitted."""
     if not reply.done():
         reply.set_exception(error)

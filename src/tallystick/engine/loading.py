@@ -77,7 +77,7 @@ async def load(store: Store, plans: Plans, run: str) -> tuple[StoredRun, Run]:
         (event.sequence, event.transition, event.envelope, event.hash, event.payload)
         async for event in store.events(run)
     ]
-    fresh = Run(run, plan.bind(_bindings(stored.new.bindings)), _limits(stored.new.limits))
+    fresh = Run.new(run, plan.bind(_bindings(stored.new.bindings)), _limits(stored.new.limits))
     copy = replay(fresh, rows)
     if (copy.sequence, copy.head) != (stored.header.sequence, stored.header.head):
         raise _damaged(run, f"the row says event {stored.header.sequence}, history {copy.sequence}")
@@ -94,7 +94,7 @@ def authority_of(stored: StoredRun) -> Authority | None:
 
 def differences(mine: Run, fresh: Run) -> list[str]:
     """The names of what differs between a copy in memory and a fresh load."""
-    return [name for name in Run.__slots__ if not _same(name, mine, fresh)]
+    return [name for name in Run.__struct_fields__ if not _same(name, mine, fresh)]
 
 
 def _same(name: str, mine: Run, fresh: Run) -> bool:

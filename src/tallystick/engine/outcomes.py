@@ -16,8 +16,8 @@ from collections.abc import Callable
 from typing import Final, Protocol, assert_never
 
 from tallystick.core.commands import Failed, Report
-from tallystick.engine.clock import Clock
 from tallystick.engine.held import Flight, Held, Letter, answer, fail
+from tallystick.engine.scene import Scene
 from tallystick.errors import (
     AuthorityLost,
     CapacityUnavailable,
@@ -35,7 +35,6 @@ from tallystick.store.protocol import (
     KeyTaken,
     RowRefused,
     StatementRefused,
-    Store,
 )
 
 BACKOFF_MIN_MS: Final = 100
@@ -89,20 +88,17 @@ class Outcomes:
 
     def __init__(
         self,
-        store: Store,
-        epoch: int,
-        clock: Clock,
+        scene: Scene,
         acting: Acting,
         *,
-        fault: Callable[[str], None],
         fatal: Callable[[StoreUnavailable], bool],
         waiting: Callable[[], bool],
     ) -> None:
-        self._store = store
-        self._epoch = epoch
-        self._clock = clock
+        self._store = scene.store
+        self._epoch = scene.epoch
+        self._clock = scene.clock
+        self._fault = scene.fault
         self._acting = acting
-        self._fault = fault
         self._fatal = fatal
         self._waiting = waiting
         self._backoff_ms = BACKOFF_MIN_MS
@@ -113,7 +109,7 @@ class Outcomes:
 
         Raises `EngineFailed` if the engine must stop.
         """
-        self._fault("commit.before")
+        self._fault("batch.before")
         try:
             answers = await self._store.commit([f.transition for f in batch], epoch=self._epoch)
         except CapacityUnavailable as full:
@@ -124,7 +120,7 @@ class Outcomes:
                 raise EngineFailed(unknown) from unknown
             await self._read_again(batch, unknown)
         else:
-            self._fault("commit.after")
+            self._fault("batch.after")
             self._answered(batch, answers)
 
     def _answered(self, batch: list[Flight], answers: list[Answer]) -> None:
@@ -146,7 +142,7 @@ class Outcomes:
                     raise EngineFailed(_epoch_moved(self._epoch, epoch))
                 case _:
                     assert_never(told)
-        self._fault("commit.landed")
+        self._fault("batch.landed")
 
     def _land(self, flight: Flight) -> None:
         held, decision = flight.held, flight.decision

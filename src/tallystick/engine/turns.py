@@ -35,7 +35,7 @@ class Turns:
         self._executors = tuple(executors)
         self._lines: dict[str, OrderedDict[Held, None]] = {mode: OrderedDict() for mode in modes}
         self._free: dict[str, int] = dict.fromkeys(self._lines, 0)
-        self._all: dict[str, int] = dict(self._free)
+        self._all = {mode: sum(e.free(mode) for e in self._executors) for mode in self._lines}
         self.closed = False
 
     def count(self) -> None:
@@ -43,7 +43,6 @@ class Turns:
         for mode in self._free:
             free = sum(executor.free(mode) for executor in self._executors)
             self._free[mode] = 0 if self.closed else free
-            self._all[mode] = max(self._all[mode], free)
 
     def offer(self, held: Held, ending: int) -> Mapping[str, int]:
         """How many slots by mode this run may take now. Empty: it must start nothing.
@@ -83,6 +82,16 @@ class Turns:
                 self.leave(held)
                 return held
         return None
+
+    def occupied(self) -> int:
+        """How many slots are in use now: what runs keeps its slot for as long as it runs."""
+        return sum(
+            self._all[mode] - sum(executor.free(mode) for executor in self._executors)
+            for mode in self._all
+        )
+
+    def __contains__(self, held: Held) -> bool:
+        return any(held in line for line in self._lines.values())
 
     def __len__(self) -> int:
         """How many wait in the longest line."""
