@@ -20,6 +20,8 @@ from tallystick.engine.locks import (
 from tallystick.store.protocol import EngineRow, Store
 
 PREFIX: Final = "e"
+DRAINED: Final = "drained"
+"""How an engine ended of which nothing runs any more."""
 
 # The locks of an engine whose functions outlive it: they are held until this process ends.
 _kept: Final[list[Lock]] = []
@@ -33,7 +35,7 @@ class Instance:
         self._row = row
         self._engine = engine
         self._own = own
-        self._recorded = False
+        self._drained = False
 
     @property
     def id(self) -> str:
@@ -57,15 +59,15 @@ class Instance:
     async def record_end(self, ended: str, now: int) -> None:
         """Record how it ended: `drained`, or a JSON list of the identities that may still run."""
         await self._store.put_engine(msgspec.structs.replace(self._row, ended=ended, ended_at=now))
-        self._recorded = ended == "drained"
+        self._drained = ended == DRAINED
 
-    def unlock(self, *, drained: bool) -> None:
-        """Give up the engine lock, and the own one if nothing of this engine runs any more.
+    def unlock(self, *, gone: bool) -> None:
+        """Give up the engine lock; and the own one if nothing of this engine runs any more.
 
-        The own lock's file stays where it is evidence: unless a clean end is on record.
+        The own lock's file stays where it is evidence: unless a drained end is on record.
         """
-        if drained:
-            self._own.release(remove=self._recorded)
+        if gone:
+            self._own.release(remove=self._drained)
         else:
             _kept.append(self._own)
         self._engine.release()
