@@ -17,6 +17,8 @@ from tallystick.core.messages import AnyEvent, Intent, Payload, Recorded, Terms
 from tallystick.core.run import Activation, Run, evolve
 from tallystick.core.status import status
 
+DRAWN = 16
+
 
 class Start(msgspec.Struct, frozen=True):
     """A dispatch that its owner must hand over as soon as the commit is answered."""
@@ -46,7 +48,8 @@ class Draft:
     """See the module's text.
 
     now   the run's time for this transition: never before its last event
-    seed  32 random bytes; salts and jitter are derived from it in order
+    seed  at least 32 random bytes; salts and jitter are cut from it in order, and derived from all
+          of it once it is used up
     """
 
     __slots__ = (
@@ -75,13 +78,16 @@ class Draft:
         self.release = False
 
     def draw(self) -> bytes:
-        """The next 32 bytes of this transition's randomness."""
-        self._drawn += 1
-        return hashlib.sha256(self.seed + self._drawn.to_bytes(4, "big")).digest()
+        """The next 16 bytes of this transition's randomness."""
+        at = self._drawn
+        self._drawn = at + DRAWN
+        if self._drawn <= len(self.seed):
+            return self.seed[at : self._drawn]
+        return hashlib.sha256(self.seed + at.to_bytes(8, "big")).digest()[:DRAWN]
 
     def payload(self, body: bytes) -> Payload:
         """Canonical JSON, made citable under a fresh salt."""
-        salt = self.draw()[:16]
+        salt = self.draw()
         return Payload(salt, body, payload_digest(salt, body))
 
     def emit(self, event: AnyEvent, payload: Payload | None = None, *facts: AnyFact) -> None:

@@ -66,19 +66,24 @@ class Layered(Generic[K, V]):
         return value
 
     def __setitem__(self, key: K, value: V) -> None:
-        if self.get(key) is None:
+        draft = self._draft
+        was = draft.get(key)
+        if was is _GONE or (was is None and key not in self._below):
             self._size += 1
-        self._draft[key] = value
+        draft[key] = value
 
     def remove(self, key: K) -> None:
         """Remove a key; one that is not there is ignored."""
-        if self.get(key) is None:
+        was = self._draft.get(key)
+        if was is _GONE:
             return
-        self._size -= 1
         if key in self._below:
             self._draft[key] = _GONE
-        else:
+        elif was is not None:
             del self._draft[key]
+        else:
+            return
+        self._size -= 1
 
     def __contains__(self, key: K) -> bool:
         return self.get(key) is not None

@@ -61,7 +61,9 @@ def intent_digest(intent: bytes) -> str:
 
 
 def _shape(_run: Run, ask: Prepare, _now: int) -> TallyError | None:
-    if ask.attempt < 1 or len(ask.key.node.encode()) > NODE_PATH_MAX:
+    if ask.attempt < 1 or (
+        len(ask.key.node) * 4 > NODE_PATH_MAX and len(ask.key.node.encode()) > NODE_PATH_MAX
+    ):
         return InvalidRequest(
             "an attempt number starts at 1 and a node path has at most 1 KiB",
             check="shape",
@@ -76,9 +78,9 @@ def _run_exists(run: Run, _ask: Prepare, _now: int) -> TallyError | None:
 
 def _authority(run: Run, ask: Prepare, _now: int) -> TallyError | None:
     mine = run.authority
-    if mine is not None and (mine.generation, mine.token) == (
-        ask.authority.generation,
-        ask.authority.token,
+    asked = ask.authority
+    if mine is asked or (
+        mine is not None and mine.generation == asked.generation and mine.token == asked.token
     ):
         return None
     return AuthorityLost(

@@ -192,10 +192,11 @@ class Run(msgspec.Struct):
         """The earliest durable timer: a scheduled try, or the deadline. None: there is none."""
         if self.ended:
             return None
-        times = list(self.due.values())
-        if self.deadline is not None and self.stopping is None:
-            times.append(self.deadline)
-        return min(times, default=None)
+        first = self.deadline if self.stopping is None else None
+        if not len(self.due):
+            return first
+        scheduled = min(self.due.values())
+        return scheduled if first is None else min(first, scheduled)
 
     def open_dispatches(self) -> Iterator[tuple[Activation, Attempt]]:
         """Everything in flight."""
