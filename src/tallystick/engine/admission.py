@@ -25,7 +25,7 @@ from tallystick.core.values import ValueRefused, decode_trusted, encode
 from tallystick.engine.held import Birth
 from tallystick.engine.scene import Scene
 from tallystick.errors import Conflict, InvalidRequest
-from tallystick.executors.function import ResolvedTask
+from tallystick.executors.function.resolve import ResolvedTask
 from tallystick.store.protocol import KeyTaken, StoredRun
 
 KEY_BYTES_MAX: Final = 512
@@ -124,13 +124,13 @@ class Desk:
         merged = _merged(prepared.plan.definition.limits, limits)
         if key is None:
             await self._put(prepared)
-            return Admitted(await self._admit(prepared, body, None, merged), created=True)
+            born = await self._admit(prepared, body, None, merged)
+            assert isinstance(born, str), "a run without a key cannot find it taken"
+            return Admitted(born, created=True)
         _check_key(key)
         return await self._one_at_a_time(key, lambda: self._keyed(prepared, body, key, merged))
 
-    async def _one_at_a_time(
-        self, key: str, start: Callable[[], Awaitable[Admitted]]
-    ) -> Admitted:
+    async def _one_at_a_time(self, key: str, start: Callable[[], Awaitable[Admitted]]) -> Admitted:
         """Starts of one key follow each other: the first writes, the others find what it wrote."""
         while (before := self._keys.get(key)) is not None:
             await before
@@ -141,9 +141,7 @@ class Desk:
             del self._keys[key]
             done.set_result(None)
 
-    async def _keyed(
-        self, prepared: Prepared, body: bytes, key: str, limits: Limits
-    ) -> Admitted:
+    async def _keyed(self, prepared: Prepared, body: bytes, key: str, limits: Limits) -> Admitted:
         request = request_digest(prepared.plan.digest.hex(), body, limits)
         known = await self._store.run_by_key(key)
         if known is None:

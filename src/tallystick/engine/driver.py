@@ -29,7 +29,7 @@ from tallystick.core.commands import (
     Unknown,
 )
 from tallystick.core.identity import ActivationKey
-from tallystick.core.machine import Start, Stop
+from tallystick.core.draft import Start, Stop
 from tallystick.engine.clock import Clock
 from tallystick.engine.held import Letter
 from tallystick.engine.timers import Timers
@@ -110,9 +110,7 @@ class Driver:
         self._enter(call, executor)
         self._accept(call, executor)
 
-    def report(
-        self, call: Call, end: DispatchEnd, statements: tuple[Statement, ...] = ()
-    ) -> None:
+    def report(self, call: Call, end: DispatchEnd, statements: tuple[Statement, ...] = ()) -> None:
         """How a dispatch ended, told by its executor, once."""
         place = _place(call)
         if self._running.pop(place, None) is None:
@@ -211,9 +209,7 @@ class Driver:
         operation.executor.cancel(operation.call, reason)
         self._fault("driver.after-cancel")
 
-    def _end(
-        self, call: Call, end: DispatchEnd, statements: tuple[Statement, ...] = ()
-    ) -> None:
+    def _end(self, call: Call, end: DispatchEnd, statements: tuple[Statement, ...] = ()) -> None:
         self._tell(call.run, call.key, call.attempt, call.dispatch, end, statements)
 
     def _tell(

@@ -58,7 +58,9 @@ class Engine:
         self._audit = audit
         self._tasks: list[asyncio.Task[None]] = []
         self.over = asyncio.Event()
-        self.driver = Driver(scene.clock, lambda run, letter: self.keeper.post(run, letter), scene.fault)
+        self.driver = Driver(
+            scene.clock, lambda run, letter: self.keeper.post(run, letter), scene.fault
+        )
         self.executors = tuple(executors(self.driver.report))
         self.driver.use(self.executors)
         self.turns = Turns(self.executors)
@@ -72,9 +74,7 @@ class Engine:
             resident_max=resident_max,
         )
         self.committer = self.keeper.committer
-        self.outcomes = Outcomes(
-            scene, self.keeper, fatal=fatal, waiting=self.committer.waiting
-        )
+        self.outcomes = Outcomes(scene, self.keeper, fatal=fatal, waiting=self.committer.waiting)
         self.desk = Desk(scene, resolve=resolve, authority=self._first_authority, born=self._born)
 
     @property
@@ -189,6 +189,8 @@ class Engine:
             await work
         except EngineFailed as failed:
             self._fail(failed.cause)
+        except TallyError as error:
+            self._fail(error)
         except Exception as error:
             _log.exception("the engine failed")
             self._fail(_unexpected(error))

@@ -120,7 +120,7 @@ def parse(text: str) -> Fault:
         raise InvalidRequest(
             f"a fault is name:nth:action, not {text!r}",
             code="fault-unreadable",
-            facts={"actions": list(ACTIONS)},
+            facts={"actions": ", ".join(ACTIONS)},
         )
     return Fault(point, int(nth), action)
 

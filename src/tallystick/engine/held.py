@@ -116,9 +116,11 @@ class Held:
         """Put back what was taken, in front and in order."""
         self.mail.extendleft(reversed(letters))
 
-    def replace(self, run: Run, decision: Decision) -> None:
+    def replace(self, flight: Flight) -> None:
         """The transition is on disk: this is the copy now."""
-        self.run = run
+        decision = flight.decision
+        self.run = run = decision.run.settle()
+        run.head = flight.transition.header.head
         authority: Authority | None = decision.authority
         if decision.release:
             self.stored = Expected(self.stored.generation, None, run.sequence)

@@ -1,8 +1,8 @@
 """What becomes of each run that this engine holds: after a commit, a load, a loss.
 
-    landed ─▶ starts, stops ─▶ what it waits for now: letters · a slot · a time · a person · nothing
-    lost   ─▶ stop what only this process can be doing ─▶ forget it
-    broke  ─▶ leave it alone, tell everybody why
+landed ─▶ starts, stops ─▶ what it waits for now: letters · a slot · a time · a person · nothing
+lost   ─▶ stop what only this process can be doing ─▶ forget it
+broke  ─▶ leave it alone, tell everybody why
 """
 
 from __future__ import annotations

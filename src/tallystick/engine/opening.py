@@ -20,10 +20,10 @@ from tallystick.engine.scene import Scene
 from tallystick.engine.stopping import GRACE_MS, stop
 from tallystick.errors import StoreUnavailable
 from tallystick.executors.contract import Executor, ReportTo
-from tallystick.executors.function import FunctionExecutor, resolve
+from tallystick.executors.function.executor import FunctionExecutor
+from tallystick.executors.function.resolve import resolve
 from tallystick.store.faults import FAULT_POINTS as STORE_POINTS
-from tallystick.store.protocol import Store
-from tallystick.store.sqlite import open_sqlite
+from tallystick.store.sqlite import SqliteStore, open_sqlite
 
 POINTS: Final = (*engine_points.POINTS, *STORE_POINTS)
 """Every fault point that there is, of the engine and of the store below it."""
@@ -56,7 +56,7 @@ def this_world(environment: Mapping[str, str] | None = None) -> World:
 class Opened:
     """An engine that runs, with what has to be closed after it."""
 
-    def __init__(self, engine: Engine, instance: Instance, store: Store) -> None:
+    def __init__(self, engine: Engine, instance: Instance, store: SqliteStore) -> None:
         self.engine = engine
         self.instance = instance
         self.store = store
@@ -67,7 +67,9 @@ class Opened:
         await self.store.close()
 
 
-async def open_store(path: Path, world: World, *, create: bool, read_only: bool = False) -> Store:
+async def open_store(
+    path: Path, world: World, *, create: bool, read_only: bool = False
+) -> SqliteStore:
     """Open the store at this path. Raises as `open_sqlite` does."""
     return await open_sqlite(
         path,
@@ -109,7 +111,7 @@ async def open_engine(
 
 
 async def _begin(
-    store: Store,
+    store: SqliteStore,
     path: Path,
     world: World,
     build: str,

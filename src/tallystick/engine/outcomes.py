@@ -1,12 +1,12 @@
 """What follows from the answer to a batch: the three ways to fail, and the one to succeed.
 
-    on disk            the copy is replaced, the verdicts are told, and what was prepared is handed over
-    another owner      the run is dropped; what only this process can be doing for it is stopped
-    a guard refused    the run decides again, knowing it: a key that is taken, a statement that failed
-    outcome unknown    every run of the batch is read again before anything is handed over. Whoever
-                       finds its own transition there goes on as if it had been answered
-    no space           nothing was written: what was reported is kept, nothing new starts, and the
-                       batch is tried again until there is space
+on disk            the copy is replaced, the verdicts are told, and what was prepared is handed over
+another owner      the run is dropped; what only this process can be doing for it is stopped
+a guard refused    the run decides again, knowing it: a key that is taken, a statement that failed
+outcome unknown    every run of the batch is read again before anything is handed over. Whoever
+                   finds its own transition there goes on as if it had been answered
+no space           nothing was written: what was reported is kept, nothing new starts, and the
+                   batch is tried again until there is space
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from tallystick.engine.scene import Scene
 from tallystick.errors import (
     AuthorityLost,
     CapacityUnavailable,
+    Facts,
     MaintenanceRequired,
     NotFound,
     StoreUnavailable,
@@ -146,7 +147,7 @@ class Outcomes:
 
     def _land(self, flight: Flight) -> None:
         held, decision = flight.held, flight.decision
-        held.replace(decision.run.settle(), decision)
+        held.replace(flight)
         birth = held.birth
         if birth is not None:
             held.birth = None
@@ -164,13 +165,15 @@ class Outcomes:
         if seen is not None and (seen.generation, seen.token) == (ours.generation, ours.token):
             self._acting.stale(held)
             return
-        facts = {"run": held.id, "generation": ours.generation}
-        if seen is not None:
-            facts["seen_generation"] = seen.generation
+        facts: Facts = {
+            "run": held.id,
+            "generation": ours.generation,
+            "seen": None if seen is None else seen.generation,
+        }
         self._acting.lost(
             held,
             AuthorityLost(
-                f"run {held.id} is owned by another engine", check="authority", facts=dict(facts)
+                f"run {held.id} is owned by another engine", check="authority", facts=facts
             ),
         )
 

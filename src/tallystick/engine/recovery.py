@@ -17,6 +17,7 @@ from typing import Final
 from tallystick.core.commands import Claim, HandOff, Report, Unknown
 from tallystick.core.identity import SEMANTICS, Authority
 from tallystick.engine.clock import Entropy
+from tallystick.engine.driver import Place
 from tallystick.engine.held import Held, Letter
 from tallystick.engine.loading import authority_of
 from tallystick.engine.locks import Evidence, Machine, evidence
@@ -74,9 +75,7 @@ class Recovery:
             raise _elsewhere(stored.new.run, owner, proof)
         return Letter(HandOff(authority, owner.engine, proof.kind, proof.seen))
 
-    def undecided(
-        self, held: Held, here: Callable[[tuple[str, object, int, int]], bool]
-    ) -> list[Letter]:
+    def undecided(self, held: Held, here: Callable[[Place], bool]) -> list[Letter]:
         """Reports for what was under way and can report no more, at most one page.
 
         here  says of (run, activation, attempt, dispatch) whether it runs in this process

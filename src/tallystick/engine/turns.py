@@ -15,7 +15,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from tallystick.core.machine import Start
+from tallystick.core.draft import Start
 from tallystick.engine.held import Held
 from tallystick.executors.contract import Executor
 
