@@ -107,7 +107,7 @@ def faults_from(environment: Mapping[str, str], points: Collection[str]) -> Faul
             raise InvalidRequest(
                 f"there is no fault point {fault.point!r}",
                 code="fault-unknown",
-                facts={"points": sorted(points)},
+                facts={"points": ", ".join(sorted(points))},
             )
     return Faults(planned, environment.get("TALLY_FAULT_REPORT"))
 

@@ -18,7 +18,7 @@ class Watchers:
         """Done at the next change of this run. Ask before looking at the run, then nothing is missed."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         if self._failure is not None:
-            future.set_exception(self._failure)
+            _fail(future, self._failure)
         else:
             self._waiting.setdefault(run, []).append(future)
         return future
@@ -34,6 +34,11 @@ class Watchers:
         self._failure = error
         for futures in self._waiting.values():
             for future in futures:
-                if not future.done():
-                    future.set_exception(error)
+                _fail(future, error)
         self._waiting.clear()
+
+
+def _fail(future: asyncio.Future[None], error: TallyError) -> None:
+    if not future.done():
+        future.set_exception(error)
+        future.exception()  # a watcher that went away before is nobody's oversight
