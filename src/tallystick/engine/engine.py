@@ -191,9 +191,14 @@ class Engine:
             self._fail(failed.cause)
         except TallyError as error:
             self._fail(error)
+        except asyncio.CancelledError:
+            raise
         except Exception as error:
             _log.exception("the engine failed")
             self._fail(_unexpected(error))
+        except BaseException as error:  # an interrupt that hit the loop just here
+            self._fail(_unexpected(error))
+            raise
 
     def _fail(self, error: TallyError) -> None:
         """Nothing is written any more: stop what runs here, and tell everybody why."""
@@ -217,7 +222,7 @@ def stopped() -> NotReady:
     return NotReady("the engine is not running", code="engine-stopped", check="engine")
 
 
-def _unexpected(error: Exception) -> MaintenanceRequired:
+def _unexpected(error: BaseException) -> MaintenanceRequired:
     return MaintenanceRequired(
         f"the engine failed unexpectedly: {type(error).__name__}: {error}",
         code="engine-failed",
