@@ -118,12 +118,6 @@ def read_orders(path: Path) -> list[Row]:
         return [Row(**line) for line in csv.DictReader(file)]
 
 
-def read_refusals(path: Path) -> dict[str, str]:
-    """Read refusals.csv: the expected problem by order number."""
-    with path.open(encoding="utf-8", newline="") as file:
-        return {line["number"]: line["problem"] for line in csv.DictReader(file)}
-
-
 def write_files(folder: Path) -> None:
     """Write both files into `folder`, over what is there."""
     rows = make_orders()

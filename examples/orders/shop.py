@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import tallystick as ts
-from post import Answer, LostError, NotReachedError, post, post_async
+from home import INVOICES, MAIL_URL, PAYMENT_URL
 from rules import (
     Invoice,
     Order,
@@ -41,12 +41,7 @@ from rules import (
     receipt_from,
     sent_from,
 )
-
-# Where the services and the invoice folder are: the demo sets these for the engine's process. They are no input of the
-# orders, because an order stays the same when a server moves.
-PAYMENT_URL: Final = "ORDERS_PAYMENT_URL"
-MAIL_URL: Final = "ORDERS_MAIL_URL"
-INVOICES: Final = "ORDERS_INVOICES"
+from wire import Answer, LostError, NotReachedError, post, post_async
 
 MAIL_TIMEOUT_SECONDS: Final = 1.0
 

@@ -1,4 +1,4 @@
-"""One HTTP request to one of the shop's services, and the three ways it can end.
+"""One HTTP request to one of the shop's services, and the three ways a post can end.
 
     Answer          the server answered; the status says what
     NotReachedError no byte of the request left this machine: it certainly did not happen
@@ -46,6 +46,21 @@ def post(url: str, body: Mapping[str, Any], headers: Mapping[str, str], *, timeo
         connection.request("POST", address.path, json.dumps(body), {**headers, "Connection": "close"})
         response = connection.getresponse()
         return _answer(response.status, response.read(ANSWER_BYTES_MAX))
+    except (OSError, http.client.HTTPException) as error:
+        raise LostError(_words(error)) from error
+    finally:
+        connection.close()
+
+
+def get(url: str, *, timeout_seconds: float) -> Answer:
+    """Get JSON from a thread. Raises `NotReachedError` or `LostError`; both are harmless for what only reads."""
+    address = urlsplit(url)
+    connection = http.client.HTTPConnection(address.netloc, timeout=timeout_seconds)
+    try:
+        _connect(connection)
+        connection.request("GET", f"{address.path}?{address.query}", headers={"Connection": "close"})
+        response = connection.getresponse()
+        return _answer(response.status, response.read())
     except (OSError, http.client.HTTPException) as error:
         raise LostError(_words(error)) from error
     finally:
