@@ -1,13 +1,13 @@
 """The demo: 300 orders, twice, and what the servers' ledgers say about it.
 
-First undisturbed. Then in a new folder with servers that answer late, hang, or hang up after doing the work, while
-the engine's process is killed (`kill -9`) again and again. In the end the ledgers must not show any of that: every
-accepted order charged once and invoiced once, every wrong one refused, and the same amounts in both passes. Anything
-else ends the demo with status 1.
+First undisturbed. Then in a new folder with servers that answer late, hang, or hang up after
+doing the work, while the engine's process is killed (`kill -9`) again and again. In the end the
+ledgers must not show any of that: every accepted order charged once and invoiced once, every
+wrong one refused, and the same amounts in both passes. Anything else ends the demo with status 1.
 
-The seed decides the servers' faults and the moments of the kills. A moment is either so many effects into the work or
-so many milliseconds into a life, which catches the engine while it starts and recovers. What exactly is in flight then
-is up to the machine.
+The seed decides the servers' faults and the moments of the kills. A moment is either so many
+effects into the work or so many milliseconds into a life, which catches the engine while it
+starts and recovers. What exactly is in flight then is up to the machine.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ FAULTS: Final = {
 KILLS_IN_WORK: Final = 10
 KILLS_AT_START: Final = 3
 KILLS_MIN: Final = 5
-START_KILL_SECONDS_MAX: Final = 0.8
+START_KILL_SECONDS: Final = (0.15, 1.0)
+NEW_EFFECTS_MIN: Final = 5
 JITTER_SECONDS_MAX: Final = 0.02
 PASS_SECONDS_MAX: Final = 120.0
 SERVER_START_SECONDS_MAX: Final = 10.0
@@ -54,7 +55,10 @@ class DemoError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """When to kill: `seconds` after the ledgers hold `effects` lines, or after the life's start when that is None."""
+    """When to kill: `seconds` after the ledgers hold `effects` lines.
+
+    `effects` None means after the start of the life.
+    """
 
     effects: int | None
     seconds: float
@@ -76,9 +80,9 @@ class Pass:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run both passes and print the comparison; 0 if it is as it must be."""
     parser = argparse.ArgumentParser(prog="orders", description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--seed", type=int, default=None, help="repeats faults and kill moments; else a new one")
+    parser.add_argument("--seed", type=int, default=None, help="repeat these faults and kills")
     parser.add_argument("--keep", action="store_true", help="keep the files of a good demo too")
-    parser.add_argument("--in", dest="folder", type=Path, help="where to keep them (a new folder); else a temporary one")
+    parser.add_argument("--in", dest="folder", type=Path, help="a new folder for the files")
     options = parser.parse_args(argv)
     seed = secrets.randbelow(100_000) if options.seed is None else options.seed
     folder = make_folder(options.folder)
@@ -96,6 +100,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def run_both(folder: Path, seed: int) -> bool:
+    """Run the two passes in `folder`, print what they showed, and say whether it is good."""
     say("\nundisturbed")
     calm = run_pass(Home(folder / "undisturbed"), (), None)
     say(f"  ended after {calm.seconds:.1f} s")
@@ -110,6 +115,7 @@ def run_both(folder: Path, seed: int) -> bool:
 
 
 def make_folder(wanted: Path | None) -> Path:
+    """Return a new folder: `wanted`, or a temporary one."""
     if wanted is None:
         return Path(tempfile.mkdtemp(prefix="tally-orders-"))
     wanted.mkdir(parents=True)
@@ -123,14 +129,23 @@ def run_pass(home: Home, kills: Sequence[Moment], seed: int | None) -> Pass:
     """Run all orders to their end. `seed` None means servers without faults."""
     home.invoices.mkdir(parents=True)
     start = time.monotonic()
-    with server("payment", home.charges, seed) as payment, server("mail", home.messages, seed) as mail:
+    with (
+        server("payment", home.charges, seed) as payment,
+        server("mail", home.messages, seed) as mail,
+    ):
         where = {PAYMENT_URL: payment, MAIL_URL: mail, INVOICES: str(home.invoices)}
         survived = live_and_die(home, where, kills, until=start + PASS_SECONDS_MAX)
         counters = {"payment": counters_of(payment), "mail": counters_of(mail)}
     evidence = gather(home)
     done, not_done = count_answers(home)
     return Pass(
-        compare(evidence), amounts(evidence), survived, done, not_done, counters, time.monotonic() - start
+        compare(evidence),
+        amounts(evidence),
+        survived,
+        done,
+        not_done,
+        counters,
+        time.monotonic() - start,
     )
 
 
@@ -148,6 +163,7 @@ def server(name: str, ledger: Path, seed: int | None) -> Iterator[str]:
 
 
 def read_port(name: str, output: IO[bytes]) -> int:
+    """Wait for a server's first line and return the port in it. Raises `DemoError`."""
     ready, _, _ = select.select([output], [], [], SERVER_START_SECONDS_MAX)
     line = output.readline() if ready else b""
     if not line:
@@ -156,10 +172,12 @@ def read_port(name: str, output: IO[bytes]) -> int:
 
 
 def counters_of(url: str) -> dict[str, int]:
+    """Ask a server for its counters."""
     return get(f"{url}/counters", timeout_seconds=5).body
 
 
 def count_answers(home: Home) -> tuple[int, int]:
+    """Return how many doubts were answered with done, and with not done."""
     lines = home.answers.read_text(encoding="utf-8").splitlines() if home.answers.exists() else []
     done = sum(bool(json.loads(line)["done"]) for line in lines)
     return done, len(lines) - done
@@ -169,17 +187,19 @@ def count_answers(home: Home) -> tuple[int, int]:
 
 
 def plan_kills(lots: random.Random, effects: int) -> list[Moment]:
-    """Choose the moments: in the work evenly by lot, and a few right after a start, mixed in between."""
+    """Choose the moments by lot: evenly in the work, and a few right after a start in between."""
     at = sorted(1 + int(lots.random() * effects * 0.95) for _ in range(KILLS_IN_WORK))
     moments = [Moment(effect, lots.random() * JITTER_SECONDS_MAX) for effect in at]
     for _ in range(KILLS_AT_START):
         place = int(lots.random() * (len(moments) + 1))
-        moments.insert(place, Moment(None, lots.random() * START_KILL_SECONDS_MAX))
+        moments.insert(place, Moment(None, lots.uniform(*START_KILL_SECONDS)))
     return moments
 
 
-def live_and_die(home: Home, where: Mapping[str, str], kills: Sequence[Moment], *, until: float) -> int:
-    """Start the engine again after each kill, and once more to let it end. Return the number of kills."""
+def live_and_die(
+    home: Home, where: Mapping[str, str], kills: Sequence[Moment], *, until: float
+) -> int:
+    """Start the engine after each kill again, and once to let it end; return the kills."""
     survived = 0
     for moment in kills:
         with engine(home, where) as life:
@@ -212,9 +232,15 @@ def engine(home: Home, where: Mapping[str, str]) -> Iterator[subprocess.Popen[by
 
 
 def kill_at(life: subprocess.Popen[bytes], moment: Moment, home: Home, until: float) -> bool:
-    """Kill this life at its moment, and say so; False if it ended by itself before."""
+    """Kill this life at its moment, and say so; False if it ended by itself before.
+
+    A life that is to be killed in its work does some first, even where the one before overshot.
+    """
     start = time.monotonic()
-    while moment.effects is not None and effects_in(home) < moment.effects:
+    effects = (
+        0 if moment.effects is None else max(moment.effects, effects_in(home) + NEW_EFFECTS_MIN)
+    )
+    while effects_in(home) < effects:
         if life.poll() is not None:
             return False
         if time.monotonic() > until:
@@ -225,15 +251,18 @@ def kill_at(life: subprocess.Popen[bytes], moment: Moment, home: Home, until: fl
     killed = life.wait() < 0
     if killed:
         charges, messages = count_lines(home.charges), count_lines(home.messages)
-        say(f"  killed {time.monotonic() - start:5.2f} s after its start, {charges:3} charges and {messages:3} messages")
+        age = time.monotonic() - start
+        say(f"  killed {age:5.2f} s after its start, {charges:3} charges and {messages:3} messages")
     return killed
 
 
 def effects_in(home: Home) -> int:
+    """Return how many effects the two ledgers hold."""
     return count_lines(home.charges) + count_lines(home.messages)
 
 
 def wait_for_the_end(life: subprocess.Popen[bytes], until: float) -> None:
+    """Wait until this life ends by itself. Raises `DemoError` at `until`, a monotonic instant."""
     try:
         life.wait(max(0.0, until - time.monotonic()))
     except subprocess.TimeoutExpired as error:
@@ -241,10 +270,12 @@ def wait_for_the_end(life: subprocess.Popen[bytes], until: float) -> None:
 
 
 def count_lines(path: Path) -> int:
+    """Return the number of whole lines, 0 if there is no such file."""
     return path.read_bytes().count(b"\n") if path.exists() else 0
 
 
 def tail(path: Path) -> str:
+    """Return the last lines of a log."""
     lines = path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []
     return "\n".join(lines[-LOG_TAIL_LINES:])
 
@@ -262,14 +293,15 @@ def problems_of(calm: Pass, hard: Pass) -> list[str]:
     if calm.amounts != hard.amounts:
         problems.append("the two passes charged different amounts")
     if hard.kills < KILLS_MIN:
-        problems.append(f"the engine was killed only {hard.kills} times before all had ended, which shows little")
+        problems.append(f"only {hard.kills} kills before all had ended, which shows little")
     return problems
 
 
 def table(calm: Pass, hard: Pass) -> str:
     """Return the comparison for people."""
     rows = [(name, value(calm), value(hard)) for name, value in _ROWS]
-    return "\n".join([f"{'':34}{'undisturbed':>12}{'killed':>10}", *(f"{n:34}{a:>12}{b:>10}" for n, a, b in rows)])
+    head = f"{'':34}{'undisturbed':>12}{'killed':>10}"
+    return "\n".join([head, *(f"{name:34}{a:>12}{b:>10}" for name, a, b in rows)])
 
 
 _ROWS: Final = (
@@ -291,5 +323,6 @@ _ROWS: Final = (
 
 
 def say(text: str) -> None:
+    """Print at once: somebody is watching."""
     sys.stdout.write(text + "\n")
     sys.stdout.flush()

@@ -1,16 +1,18 @@
-"""One life of the engine: admit every order, run until all have ended, answer the doubts that come up.
+"""One life of the engine: admit every order, run until all have ended, answer the doubts.
 
     python engine_process.py FOLDER      (with the environment that home.py names)
 
-Nobody tells it whether it is the first life or the ninth. It starts every order by its number as idempotency key: an
-order that is known is the same run again. Then it does what a person at a mail provider's log would do about doubts:
+Nobody tells it whether it is the first life or the ninth. It starts every order by its number as
+idempotency key: an order that is known is the same run again. Then it does what a person at a
+mail provider's log would do about doubts:
 
-    the ledger has the message               it was done, with this output. True whenever it is seen
-    it has not, and everything stands still  it never happened. "Not there" proves nothing while somebody may still
-    and the servers are quiet                write it; so it counts only when no run has anything in flight and every
-                                             connection made so far is closed
+    the ledger has it      it was done, with this output. True whenever it is seen
+    the ledger has it not  it never happened, provided that no run has anything in flight and
+                           that every connection ever made to the server is closed. "Not there"
+                           proves nothing while somebody may still write it
 
-Everything that touches the engine is in `admit`, `look` and `resolve`; the rest is the business above.
+Everything that touches the engine is in `admit`, `look` and `resolve`; the rest is the business
+above.
 """
 
 from __future__ import annotations
@@ -20,16 +22,17 @@ import json
 import os
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
-import tallystick as ts
 from home import MAIL_URL, ORDER_YAML, ORDERS_CSV, PAYMENT_URL, SUMMARY_YAML, Home
 from make_orders import read_orders
-from rules import Result, Row, receipt_from, sent_from
+from rules import Receipt, Result, Row, Sent, receipt_from, sent_from
 from wire import get
+
+import tallystick as ts
 
 LOOK_EVERY_SECONDS: Final = 0.05
 QUIET_WITHIN_MS: Final = 5_000
@@ -37,8 +40,13 @@ LIFE_SECONDS_MAX: Final = 90.0
 SUMMARY_KEY: Final = "summary"
 ENDED: Final = frozenset({"succeeded", "failed", "cancelled"})
 
+Read = Callable[[Mapping[str, Any]], Receipt | Sent]
+
 # Which server to ask about a step in doubt, and how its ledger's line reads as the step's output.
-ASK: Final = {"charge": (PAYMENT_URL, receipt_from), "send_invoice": (MAIL_URL, sent_from)}
+ASK: Final[Mapping[str, tuple[str, Read]]] = {
+    "charge": (PAYMENT_URL, receipt_from),
+    "send_invoice": (MAIL_URL, sent_from),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,15 +89,22 @@ async def look(tally: ts.Tally, runs: Mapping[str, str]) -> list[Seen]:
 
 
 async def resolve(tally: ts.Tally, run: Seen, output: Mapping[str, Any] | None) -> None:
-    """Record the answer to a doubt: done with `output`, or (None) never happened."""
+    """Record the answer to a doubt: done with `output`, or never happened (None)."""
     assert run.doubt is not None
     if output is None:
         await tally.resolve(
-            run.run_id, run.doubt, outcome="never_happened", reason="not in the server's ledger, and it is quiet"
+            run.run_id,
+            run.doubt,
+            outcome="never_happened",
+            reason="not in the server's ledger, and it is quiet",
         )
     else:
         await tally.resolve(
-            run.run_id, run.doubt, outcome="succeeded", output=output, reason="in the server's ledger"
+            run.run_id,
+            run.doubt,
+            outcome="succeeded",
+            output=output,
+            reason="in the server's ledger",
         )
 
 
@@ -97,16 +112,19 @@ async def resolve(tally: ts.Tally, run: Seen, output: Mapping[str, Any] | None) 
 
 
 async def live(home: Home) -> None:
-    """Bring every order to its end, then summarise. A killed life leaves the rest to the next one."""
+    """Bring every order to its end, then summarise. What a kill leaves is for the next life."""
     async with ts.open(str(home.database), engine=True) as tally:
         runs = await admit(tally, read_orders(ORDERS_CSV))
         seen = await until_all_ended(tally, runs, home)
         results = [asdict(result_of(run)) for run in seen]
         summary = await tally.start(str(SUMMARY_YAML), input={"results": results}, key=SUMMARY_KEY)
-        _write(home.ended, {"runs": [_told(run) for run in seen], "summary": await summary.result()})
+        _write(
+            home.ended, {"runs": [_told(run) for run in seen], "summary": await summary.result()}
+        )
 
 
 async def until_all_ended(tally: ts.Tally, runs: Mapping[str, str], home: Home) -> list[Seen]:
+    """Answer doubts as they come up until every run has ended; return the runs."""
     while True:
         seen = await look(tally, runs)
         if all(run.ended for run in seen):
@@ -119,7 +137,7 @@ async def until_all_ended(tally: ts.Tally, runs: Mapping[str, str], home: Home) 
 
 
 async def answer(tally: ts.Tally, run: Seen, home: Home, *, absence_proves: bool) -> None:
-    """Answer one doubt from the ledger of the server that knows; leave it open if that proves nothing yet."""
+    """Answer one doubt from the ledger of its server; leave it open if that proves nothing yet."""
     assert run.doubt is not None
     variable, read = ASK[run.doubt]
     url = f"{os.environ[variable]}/effects?reference={run.number}"
@@ -132,7 +150,10 @@ async def answer(tally: ts.Tally, run: Seen, home: Home, *, absence_proves: bool
 
 
 async def servers_are_quiet() -> bool:
-    urls = [f"{os.environ[name]}/quiet?within_ms={QUIET_WITHIN_MS}" for name in (PAYMENT_URL, MAIL_URL)]
+    """Say whether both servers have nothing left to do for connections made until now."""
+    urls = [
+        f"{os.environ[name]}/quiet?within_ms={QUIET_WITHIN_MS}" for name in (PAYMENT_URL, MAIL_URL)
+    ]
     answers = await asyncio.gather(
         *(asyncio.to_thread(get, url, timeout_seconds=QUIET_WITHIN_MS / 1_000 + 5) for url in urls)
     )
@@ -140,7 +161,7 @@ async def servers_are_quiet() -> bool:
 
 
 def result_of(run: Seen) -> Result:
-    """Say what became of an order, for the summary. The failure's text begins with the problem's code."""
+    """Say what became of an order, for the summary. A failure begins with the problem's code."""
     if run.output is not None:
         return Result(**run.output)
     return Result(run.number, "", "", 0, problem=run.failure.partition(":")[0])
@@ -165,7 +186,7 @@ def _end_with_the_parent() -> None:
     """End at once when standard input closes: the process that started this one is gone."""
 
     def watch() -> None:
-        while sys.stdin.buffer.read(4096):
+        while os.read(sys.stdin.fileno(), 4096):
             pass
         os._exit(1)
 
@@ -173,6 +194,7 @@ def _end_with_the_parent() -> None:
 
 
 async def main(folder: Path) -> None:
+    """Live, but not for ever."""
     async with asyncio.timeout(LIFE_SECONDS_MAX):
         await live(Home(folder))
 

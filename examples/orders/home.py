@@ -12,8 +12,8 @@ REFUSALS_CSV: Final = HERE / "refusals.csv"
 ORDER_YAML: Final = HERE / "order.yaml"
 SUMMARY_YAML: Final = HERE / "summary.yaml"
 
-# The variables that tell the engine's process where the services and the invoice folder are. They are no input of the
-# orders, because an order stays the same when a server moves.
+# The variables that tell the engine's process where the services and the invoice folder are. They
+# are no input of the orders, because an order stays the same when a server moves.
 PAYMENT_URL: Final = "ORDERS_PAYMENT_URL"
 MAIL_URL: Final = "ORDERS_MAIL_URL"
 INVOICES: Final = "ORDERS_INVOICES"
@@ -21,6 +21,8 @@ INVOICES: Final = "ORDERS_INVOICES"
 
 @dataclass(frozen=True, slots=True)
 class Home:
+    """The folder of one pass."""
+
     folder: Path
 
     @property

@@ -1,7 +1,7 @@
 """The comparison: what the ledgers say against what should have happened.
 
-It believes the servers' ledgers and the two CSV files; it reads what the engine says only to check that too. It
-imports nothing of the engine and none of the shop's rules.
+It believes the servers' ledgers and the two CSV files; it reads what the engine says only to
+check that too. It imports nothing of the engine and none of the shop's rules.
 """
 
 from __future__ import annotations
@@ -16,14 +16,18 @@ from pathlib import Path
 from typing import Any
 
 from home import ORDERS_CSV, REFUSALS_CSV, Home
-from servers import read_ledger
+from ledger import read_ledger
 
 Lines = Sequence[Mapping[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """Everything a verdict rests on. `told` is the engine's word on each order by number, `files` digest by number."""
+    """Everything a verdict rests on.
+
+    `files` holds the digest of each invoice file, `told` the engine's word on each order, both by
+    the order's number.
+    """
 
     numbers: tuple[str, ...]
     refusals: Mapping[str, str]
@@ -36,7 +40,10 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """`wrong` are sentences, one for each thing that is neither a duplicate nor lost and yet not as it should be."""
+    """What was found, and a sentence for each thing that is not as it should be.
+
+    `wrong` is what is neither a duplicate nor lost.
+    """
 
     orders: int
     refused: int
@@ -61,14 +68,17 @@ def gather(home: Home) -> Evidence:
         refusals={line["number"]: line["problem"] for line in _read_csv(REFUSALS_CSV)},
         charges=read_ledger(home.charges),
         messages=read_ledger(home.messages),
-        files={path.stem: hashlib.sha256(path.read_bytes()).hexdigest() for path in home.invoices.glob("*.txt")},
+        files={
+            path.stem: hashlib.sha256(path.read_bytes()).hexdigest()
+            for path in home.invoices.glob("*.txt")
+        },
         told={run["number"]: run for run in ended.get("runs", [])},
         summary=ended.get("summary", {}),
     )
 
 
 def compare(evidence: Evidence) -> Comparison:
-    """Say how often each order was charged and invoiced, and everything that is not as it should be."""
+    """Count what happened and find everything that is not as it should be."""
     accepted = [number for number in evidence.numbers if number not in evidence.refusals]
     return Comparison(
         orders=len(evidence.numbers),
@@ -79,7 +89,7 @@ def compare(evidence: Evidence) -> Comparison:
         messages=len(evidence.messages),
         duplicates=tuple(_duplicates(evidence)),
         lost=tuple(_lost(evidence, accepted)),
-        wrong=tuple((*_uncalled_for(evidence, accepted), *_untrue(evidence, accepted))),
+        wrong=(*_uncalled_for(evidence, accepted), *_untrue(evidence, accepted)),
     )
 
 
@@ -95,7 +105,7 @@ def _duplicates(evidence: Evidence) -> Iterable[str]:
 
 
 def _lost(evidence: Evidence, accepted: Sequence[str]) -> Iterable[str]:
-    """Yield each thing that should have happened and has not: the run's end, the charge, the message."""
+    """Yield each thing that has not happened: a run's end, a charge, a message."""
     charged, invoiced = _times(evidence.charges), _times(evidence.messages)
     for number in evidence.numbers:
         if number not in evidence.told:
@@ -121,16 +131,16 @@ def _untrue(evidence: Evidence, accepted: Sequence[str]) -> Iterable[str]:
         told = evidence.told.get(number, {})
         if told.get("status") != "succeeded":
             yield f"{number} ended as {told.get('status')}: {told.get('problem')}"
-        if (told.get("total"), told.get("currency")) != charged.get(number):
-            yield f"{number}: the engine says {told.get('total')}, the payment ledger {charged.get(number)}"
+        if (total := (told.get("total"), told.get("currency"))) != charged.get(number):
+            yield f"{number}: the engine says {total}, the payment ledger {charged.get(number)}"
         if evidence.files.get(number) is None or evidence.files.get(number) != sent.get(number):
             yield f"{number}: the invoice that was sent is not the one that was written"
     for number, problem in evidence.refusals.items():
         told = evidence.told.get(number, {})
-        if (told.get("status"), told.get("problem")) != ("failed", problem):
-            yield f"{number} is to be refused for {problem}, and ended as {told.get('status')}: {told.get('problem')}"
-    if evidence.summary.get("charged") != _sums(evidence.charges):
-        yield f"the summary says {evidence.summary.get('charged')}, the ledger {_sums(evidence.charges)}"
+        if (end := (told.get("status"), told.get("problem"))) != ("failed", problem):
+            yield f"{number} is to be refused for {problem}, and ended as {end}"
+    if (said := evidence.summary.get("charged")) != (sums := _sums(evidence.charges)):
+        yield f"the summary says {said}, the payment ledger {sums}"
     if evidence.summary.get("refused") != dict(Counter(evidence.refusals.values())):
         yield f"the summary says {evidence.summary.get('refused')} were refused"
 

@@ -1,7 +1,7 @@
 """Make orders.csv and refusals.csv, the same bytes from the same seed every time.
 
-refusals.csv lists the orders that are wrong on purpose, and why. It is what the demo expects to see refused, said
-by the program that made the mistakes and not by the rules that find them.
+refusals.csv lists the orders that are wrong on purpose, and why. It is what the demo expects to
+see refused, said by the program that made the mistakes and not by the rules that find them.
 """
 
 from __future__ import annotations
@@ -25,12 +25,20 @@ T = TypeVar("T")
 
 # Minor units of a currency for one euro cent, in permille.
 RATES: Final = {"EUR": 1_000, "CHF": 950, "DKK": 7_460, "GBP": 860, "PLN": 4_280, "SEK": 11_300}
-SHARES: Final = ("DE",) * 7 + ("FR",) * 4 + ("GB",) * 4 + ("NL", "NL", "AT", "AT", "BE", "CH", "CH", "PL", "SE", "DK")
+SHARES: Final = (
+    ("DE",) * 7
+    + ("FR",) * 4
+    + ("GB",) * 4
+    + ("NL", "NL", "AT", "AT", "BE", "CH", "CH", "PL", "SE", "DK")
+)
 NAMES: Final = {
     "AT": (("Lena", "Jakob", "Miriam", "Florian"), ("Gruber", "Huber", "Steiner", "Moser")),
     "BE": (("Lotte", "Wout", "Camille", "Bram"), ("Peeters", "Janssens", "Dubois", "Claes")),
     "CH": (("Nina", "Reto", "Livia", "Luca"), ("Keller", "Meier", "Bianchi", "Favre")),
-    "DE": (("Hannah", "Jonas", "Aylin", "Paul", "Svenja"), ("Krüger", "Yilmaz", "Schäfer", "Vogt", "Lorenz")),
+    "DE": (
+        ("Hannah", "Jonas", "Aylin", "Paul", "Svenja"),
+        ("Krüger", "Yilmaz", "Schäfer", "Vogt", "Lorenz"),
+    ),
     "DK": (("Freja", "Emil", "Ida"), ("Nielsen", "Sørensen", "Holm")),
     "FR": (("Chloé", "Hugo", "Inès", "Rémi"), ("Lefèvre", "Moreau", "Benali", "Girard")),
     "GB": (("Isla", "Callum", "Priya", "Owen"), ("Hughes", "Patel", "Fraser", "O'Neill")),
@@ -76,7 +84,9 @@ def _order(lots: random.Random, number: int, index: int) -> Row:
     currency = COUNTRIES[country].currency
     hour, minute = 8 + index % 20 // 2, index % 2 * 30 + int(lots.random() * 30)
     placed = f"2025-03-{1 + index // 20:02d}T{hour:02d}:{minute:02d}:00Z"
-    return Row(f"TS-{number}", placed, f"{first} {last}", email, country, currency, _items(lots, currency))
+    return Row(
+        f"TS-{number}", placed, f"{first} {last}", email, country, currency, _items(lots, currency)
+    )
 
 
 def _items(lots: random.Random, currency: str) -> str:

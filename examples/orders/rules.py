@@ -1,7 +1,8 @@
 """What the shop sells, to whom, and for how much: values and pure functions.
 
-Money is whole minor units (cents, pence, oere) of the order's own currency; rates are in permille. Nothing here
-reads a clock, a file or a network, so all of it can be repeated at will. The tax rates are examples, not advice.
+Money is whole minor units (cents, pence, oere) of the order's own currency; rates are in
+permille. Nothing here reads a clock, a file or a network, so all of it can be repeated at will.
+The tax rates are examples, not advice.
 """
 
 from __future__ import annotations
@@ -34,6 +35,8 @@ class Product:
 
 @dataclass(frozen=True, slots=True)
 class Country:
+    """How a country pays and is taxed."""
+
     currency: str
     tax_permille: int
     reduced_tax_permille: int
@@ -41,7 +44,7 @@ class Country:
 
 @dataclass(frozen=True, slots=True)
 class Postage:
-    """In minor units of one currency; `free_from` is the goods' value from which nothing is asked."""
+    """In minor units of one currency; goods worth `free_from` or more travel free."""
 
     base: int
     per_kg: int
@@ -99,6 +102,8 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Item:
+    """One article of an order."""
+
     sku: str
     quantity: int
     unit_price: int
@@ -106,6 +111,8 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class Order:
+    """A row that was believed."""
+
     number: str
     placed: str
     customer: str
@@ -117,7 +124,10 @@ class Order:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Either an order, or the problem that refuses it: a code and a sentence. The other one is None or empty."""
+    """Either an order, or the problem that refuses it: a code and a sentence.
+
+    `order` is None, or `problem` and `reason` are empty.
+    """
 
     order: Order | None
     problem: str = ""
@@ -137,6 +147,8 @@ class Price:
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
+    """A charge that was made."""
+
     charge_id: str
     amount: int
     currency: str
@@ -152,13 +164,15 @@ class Invoice:
 
 @dataclass(frozen=True, slots=True)
 class Sent:
+    """A message that was sent; `digest` is that of the invoice in it."""
+
     message_id: str
     digest: str
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What became of one order. `problem` is empty for an order that was invoiced, and then `total` was charged."""
+    """What became of one order: `total` was charged, or `problem` says why not."""
 
     number: str
     country: str
@@ -179,8 +193,11 @@ class Summary:
 
 
 class ProblemError(ValueError):
-    """The row is no order. `code` is one of bad_number, bad_email, bad_country, bad_currency, bad_items,
-    unknown_sku, bad_quantity, bad_price."""
+    """The row is no order.
+
+    `code` is one of bad_number, bad_email, bad_country, bad_currency, bad_items, unknown_sku,
+    bad_quantity, bad_price.
+    """
 
     def __init__(self, code: str, reason: str) -> None:
         super().__init__(reason)
@@ -206,9 +223,17 @@ def read_row(row: Row) -> Order:
     if country is None:
         raise ProblemError("bad_country", f"the shop does not deliver to {row.country!r}")
     if row.currency != country.currency:
-        raise ProblemError("bad_currency", f"{row.country} pays in {country.currency}, not in {row.currency}")
+        raise ProblemError(
+            "bad_currency", f"{row.country} pays in {country.currency}, not in {row.currency}"
+        )
     return Order(
-        row.number, row.placed, row.customer, row.email, row.country, row.currency, read_items(row.items)
+        row.number,
+        row.placed,
+        row.customer,
+        row.email,
+        row.country,
+        row.currency,
+        read_items(row.items),
     )
 
 
@@ -221,6 +246,7 @@ def read_items(text: str) -> tuple[Item, ...]:
 
 
 def read_item(text: str) -> Item:
+    """Read one `SKU:QUANTITY:UNIT_PRICE`. Raises `ProblemError`."""
     fields = text.split(":")
     if len(fields) != 3:
         raise ProblemError("bad_items", f"{text!r} is not SKU:QUANTITY:UNIT_PRICE")
@@ -243,9 +269,9 @@ def _whole(text: str, largest: int, code: str) -> int:
 def price_order(order: Order) -> Price:
     """Add up an order.
 
-    `VOLUME_QUANTITY` or more of one article are 5 % cheaper. Postage goes by weight, up to the value from which it is
-    free. Tax is taken by rate, on the goods after the discount and on postage at the full rate; every rounding is
-    half up, once for each rate.
+    `VOLUME_QUANTITY` or more of one article are 5 % cheaper. Postage goes by weight, up to the
+    value from which it is free. Tax is taken by rate, on the goods after the discount and on
+    postage at the full rate; every rounding is half up, once for each rate.
     """
     country = COUNTRIES[order.country]
     goods = sum(item.quantity * item.unit_price for item in order.items)
@@ -262,6 +288,7 @@ def price_order(order: Order) -> Price:
 
 
 def volume_discount(item: Item) -> int:
+    """Return what is taken off for taking many."""
     if item.quantity < VOLUME_QUANTITY:
         return 0
     return permille(item.quantity * item.unit_price, VOLUME_DISCOUNT_PERMILLE)
@@ -331,7 +358,13 @@ def add_up(results: tuple[Result, ...]) -> Summary:
             continue
         charged[result.currency] += result.total
         countries[result.country] += 1
-    return Summary(len(results), sum(countries.values()), _sorted(charged), _sorted(countries), _sorted(refused))
+    return Summary(
+        len(results),
+        sum(countries.values()),
+        _sorted(charged),
+        _sorted(countries),
+        _sorted(refused),
+    )
 
 
 def _sorted(table: dict[str, int]) -> dict[str, int]:

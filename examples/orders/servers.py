@@ -3,21 +3,16 @@
     POST /charges   payment server: one charge per Idempotency-Key, however often it is asked
     POST /invoices  mail server: one message per request, it recognises nothing
 
-Both are one program. What tells them apart is `Service.deduplicates`. Every effect is one line of an
-append-only JSONL file, fsynced before anybody is told of it, so the file is the truth that a client's
-own beliefs can be judged by. A restart reads it again; a line torn by a crash was never answered for
-and is cut off.
-
-A fault plan makes the servers behave like servers: answer late, hang, do the work and hang up without a
-word, fail before the work. What happens to a request depends only on the seed, the reference and how
-often that reference has come (its *arrival*, 1, 2, 3 ...), never on timing.
+Both are one program. What tells them apart is `Service.deduplicates`. A fault plan makes them
+behave like servers: answer late, hang, do the work and hang up without a word, fail before it.
 
 Three read-only resources help whoever has to find out what happened:
 
-    GET /effects?reference=R   the ledger's lines about R
-    GET /quiet?within_ms=N     answers once every connection accepted before this one is closed: from then
-                               on, what is not in the ledger for their requests never will be. 503 after N ms
-    GET /counters              requests, effects, deduplicated, and how often each fault was played
+    GET /effects?reference=R  the ledger's lines about R
+    GET /quiet?within_ms=N    answers once every connection accepted before this one is closed: from
+                              then on, what the ledger does not have of their requests it never
+                              will. 503 after N ms
+    GET /counters             requests, effects, deduplicated, and how often each fault was played
 
 Only the standard library is used, and nothing listens anywhere but on 127.0.0.1.
 """
@@ -25,23 +20,23 @@ Only the standard library is used, and nothing listens anywhere but on 127.0.0.1
 from __future__ import annotations
 
 import argparse
-import hashlib
 import json
 import os
-import random
+import select
 import signal
 import socket
 import sys
 import threading
-import time
 from collections import Counter
-from dataclasses import dataclass, field
-from enum import StrEnum
+from collections.abc import Callable
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 from urllib.parse import parse_qs, urlsplit
+
+from faults import Fault, Faults, ScriptedFaults, parse_faults
+from ledger import SERVICES, KeyReusedError, Ledger, Line, Service
 
 HOST: Final = "127.0.0.1"
 BODY_BYTES_MAX: Final = 64 * 1024
@@ -50,165 +45,7 @@ CONNECTIONS_MAX: Final = 256
 QUIET_MS_MAX: Final = 30_000
 IDLE_SECONDS: Final = 20.0
 
-Line = dict[str, Any]  # one line of a ledger: JSON, so its values are only known to be JSON
-
-
-class Fault(StrEnum):
-    """What a server does with one request."""
-
-    NONE = "none"  # works, answers
-    LATE = "late"  # works, pauses for `late_ms`, answers
-    STALL = "stall"  # pauses for `hang_ms`, then works after all, and answers whoever is still there
-    HANG = "hang"  # pauses for `hang_ms`, then hangs up; nothing was done
-    DROP = "drop"  # works, then hangs up without an answer
-    ERROR = "error"  # 500, nothing was done, though a 500 does not say so
-    BUSY = "busy"  # 429 with Retry-After, nothing was done
-
-
-class Faults(Protocol):
-    """Chooses the fault of one request; asked once for each, so it must be cheap and thread-safe."""
-
-    def choose(self, reference: str, arrival: int) -> Fault: ...
-
-
-@dataclass(frozen=True, slots=True)
-class SeededFaults:
-    """Faults by lot, the same for the same seed.
-
-    `percent` holds the chance of each fault in whole percent, together at most 100. From arrival
-    `arrivals_max` + 1 on a reference is always served, so that every retry ends some day.
-    """
-
-    seed: str
-    percent: dict[Fault, int]
-    arrivals_max: int = 2
-
-    def choose(self, reference: str, arrival: int) -> Fault:
-        if arrival > self.arrivals_max:
-            return Fault.NONE
-        lot = random.Random(f"{self.seed}/{reference}/{arrival}").random() * 100
-        for fault, percent in sorted(self.percent.items()):
-            if lot < percent:
-                return fault
-            lot -= percent
-        return Fault.NONE
-
-
-@dataclass(frozen=True, slots=True)
-class ScriptedFaults:
-    """Exactly these faults, by (reference, arrival); everything else is served."""
-
-    script: dict[tuple[str, int], Fault] = field(default_factory=dict)
-
-    def choose(self, reference: str, arrival: int) -> Fault:
-        return self.script.get((reference, arrival), Fault.NONE)
-
-
-@dataclass(frozen=True, slots=True)
-class Service:
-    """What one server offers.
-
-    `keeps` names the fields of a request's body that the ledger repeats (the digest covers all of it).
-    """
-
-    name: str
-    path: str
-    prefix: str
-    deduplicates: bool
-    keeps: tuple[str, ...]
-
-
-PAYMENT: Final = Service("payment", "/charges", "ch", deduplicates=True, keeps=("amount", "currency"))
-MAIL: Final = Service("mail", "/invoices", "ml", deduplicates=False, keeps=("to", "digest"))
-SERVICES: Final = {service.name: service for service in (PAYMENT, MAIL)}
-
-
-class KeyReusedError(Exception):
-    """A known key came with another body. Nothing was written."""
-
-
-class Ledger:
-    """Append-only JSONL file of effects. A line that `record` returned is on disk."""
-
-    def __init__(self, path: Path, service: Service) -> None:
-        """Open or create `path` and read what it holds; a torn last line is cut off."""
-        self._service = service
-        self._lock = threading.Lock()
-        self._lines: list[Line] = []
-        self._by_key: dict[str, Line] = {}
-        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-        _sync_directory(path.parent)
-        self._load(path.read_bytes())
-
-    def record(self, *, key: str, attempt: str, body: Line) -> tuple[Line, bool]:
-        """Perform the effect: return its line, and whether it is new.
-
-        Only a service that deduplicates ever returns an old line. Raises `KeyReusedError` when it knows the
-        key with another body, and OSError when the disk refused; then the effect did not happen.
-        """
-        digest = _digest(body)
-        with self._lock:
-            known = self._by_key.get(key) if self._service.deduplicates else None
-            if known is not None:
-                if known["body"] != digest:
-                    raise KeyReusedError(key)
-                return known, False
-            line = self._next_line(key, attempt, digest, body)
-            self._append(line)
-            self._remember(line)
-            return line, True
-
-    def about(self, reference: str) -> list[Line]:
-        """Return the lines of one reference, oldest first."""
-        with self._lock:
-            return [line for line in self._lines if line["reference"] == reference]
-
-    def count(self) -> int:
-        with self._lock:
-            return len(self._lines)
-
-    def close(self) -> None:
-        """Close the file; a `record` that comes later raises OSError and does nothing."""
-        with self._lock:
-            os.close(self._file)
-            self._file = -1
-
-    def _next_line(self, key: str, attempt: str, digest: str, body: Line) -> Line:
-        number = len(self._lines) + 1
-        kept = {name: body[name] for name in self._service.keeps if name in body}
-        return {
-            "n": number,
-            "id": f"{self._service.prefix}_{number:06d}",
-            "key": key,
-            "attempt": attempt,
-            "reference": body["reference"],
-            **kept,
-            "body": digest,
-            "time_ms": time.time_ns() // 1_000_000,
-        }
-
-    def _append(self, line: Line) -> None:
-        data = json.dumps(line, separators=(",", ":")).encode() + b"\n"
-        start = os.lseek(self._file, 0, os.SEEK_END)
-        try:
-            if os.write(self._file, data) != len(data):
-                raise OSError("short write to the ledger")  # noqa: TRY301 - undone right below
-            os.fsync(self._file)
-        except OSError:
-            os.ftruncate(self._file, start)
-            raise
-
-    def _load(self, data: bytes) -> None:
-        whole = data.rfind(b"\n") + 1
-        if whole != len(data):
-            os.ftruncate(self._file, whole)
-            os.fsync(self._file)
-        for text in data[:whole].splitlines():
-            self._remember(json.loads(text))
-
-    def _remember(self, line: Line) -> None:
-        self._lines.append(line)
-        self._by_key.setdefault(line["key"], line)
+Request = Any  # a socket; the base class says socket or (bytes, socket)
 
 
 class EffectServer(ThreadingHTTPServer):
@@ -217,7 +54,7 @@ class EffectServer(ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 512
 
-    def __init__(  # noqa: PLR0913 - each is a setting of its own
+    def __init__(
         self,
         service: Service,
         ledger: Path,
@@ -227,7 +64,7 @@ class EffectServer(ThreadingHTTPServer):
         late_ms: int = 250,
         hang_ms: int = 1_500,
     ) -> None:
-        """Open the ledger and bind `port` (0: any free one). Serves once `serve_forever` is called."""
+        """Open the ledger and bind `port`, 0 meaning any free one; `serve_forever` serves."""
         self.service = service
         self.ledger = Ledger(ledger, service)
         self.faults = faults or ScriptedFaults()
@@ -236,7 +73,7 @@ class EffectServer(ThreadingHTTPServer):
         self.stopping = threading.Event()
         self._slots = threading.BoundedSemaphore(CONNECTIONS_MAX)
         self._changed = threading.Condition()
-        self._connections: dict[int, int] = {}  # id of the socket -> its number in order of acceptance
+        self._connections: dict[int, int] = {}  # id of the socket -> its place in line
         self._accepted = 0
         self._arrivals: Counter[str] = Counter()
         self._counters: Counter[str] = Counter()
@@ -262,17 +99,18 @@ class EffectServer(ThreadingHTTPServer):
 
     def counters(self) -> dict[str, int]:
         with self._changed:
-            return {"requests": 0, "deduplicated": 0, **self._counters, "effects": self.ledger.count()}
+            zeros = {"requests": 0, "deduplicated": 0}
+            return {**zeros, **self._counters, "effects": self.ledger.count()}
 
     def pause(self, seconds: float) -> None:
         """Wait, but never longer than the server lives."""
         self.stopping.wait(seconds)
 
     def quiet(self, own: socket.socket, within_seconds: float) -> bool:
-        """Wait until every connection accepted before `own` is closed; False when that took too long.
+        """Wait until every connection accepted before `own` is closed; False if that is too long.
 
-        The kernel hands out connections in the order they were made. So all that a dead client had sent
-        belongs to an earlier connection, and has been worked off once this returns True.
+        The kernel hands out connections in the order they were made. So all that a dead client
+        had sent belongs to an earlier connection, and has been worked off once this returns True.
         """
         with self._changed:
             mine = self._connections[id(own)]
@@ -282,7 +120,7 @@ class EffectServer(ThreadingHTTPServer):
 
     # The three hooks of socketserver that see a connection from its acceptance to its end.
 
-    def process_request(self, request: Any, client_address: Any) -> None:
+    def process_request(self, request: Request, client_address: object) -> None:
         while not self._slots.acquire(timeout=0.1):
             if self.stopping.is_set():
                 raise ConnectionAbortedError("the server is stopping")
@@ -291,14 +129,14 @@ class EffectServer(ThreadingHTTPServer):
             self._connections[id(request)] = self._accepted
         super().process_request(request, client_address)
 
-    def shutdown_request(self, request: Any) -> None:
+    def shutdown_request(self, request: Request) -> None:
         super().shutdown_request(request)
         with self._changed:
             if self._connections.pop(id(request), None) is not None:
                 self._slots.release()
             self._changed.notify_all()
 
-    def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002 - the base's signature
+    def handle_error(self, request: Request, client_address: object) -> None:
         """Let a client that is gone be gone; report everything else as the base class does."""
         if not isinstance(sys.exception(), ConnectionError | TimeoutError):
             super().handle_error(request, client_address)
@@ -311,7 +149,7 @@ class EffectServer(ThreadingHTTPServer):
         self.ledger.close()
 
 
-class _Refused(Exception):  # noqa: N818 - an answer, not an error
+class _Refused(Exception):
     """The request is answered with `status`; nothing was done."""
 
     def __init__(self, status: HTTPStatus, reason: str) -> None:
@@ -326,7 +164,7 @@ class _Handler(BaseHTTPRequestHandler):
     timeout = IDLE_SECONDS
     server: EffectServer
 
-    def do_POST(self) -> None:  # noqa: N802 - the name http.server looks for
+    def do_POST(self) -> None:
         try:
             key, body = self._read()
         except _Refused as refused:
@@ -335,7 +173,7 @@ class _Handler(BaseHTTPRequestHandler):
             return
         self._play(self.server.arrive(body["reference"]), key, body)
 
-    def do_GET(self) -> None:  # noqa: N802 - the name http.server looks for
+    def do_GET(self) -> None:
         url = urlsplit(self.path)
         query = {name: values[-1] for name, values in parse_qs(url.query).items()}
         match url.path:
@@ -364,7 +202,9 @@ class _Handler(BaseHTTPRequestHandler):
             raise _Refused(HTTPStatus.NOT_FOUND, f"this server offers {self.server.service.path}")
         key = self.headers.get("Idempotency-Key", "")
         if not 0 < len(key) <= KEY_CHARS_MAX:
-            raise _Refused(HTTPStatus.BAD_REQUEST, f"Idempotency-Key: 1 to {KEY_CHARS_MAX} characters")
+            raise _Refused(
+                HTTPStatus.BAD_REQUEST, f"Idempotency-Key: 1 to {KEY_CHARS_MAX} characters"
+            )
         length = self.headers.get("Content-Length", "")
         if not length.isdecimal():
             raise _Refused(HTTPStatus.LENGTH_REQUIRED, "Content-Length is needed")
@@ -381,7 +221,9 @@ class _Handler(BaseHTTPRequestHandler):
                 self._answer(HTTPStatus.INTERNAL_SERVER_ERROR, {"error": "something went wrong"})
                 return
             case Fault.BUSY:
-                self._answer(HTTPStatus.TOO_MANY_REQUESTS, {"error": "not now"}, {"Retry-After": "0"})
+                self._answer(
+                    HTTPStatus.TOO_MANY_REQUESTS, {"error": "not now"}, {"Retry-After": "0"}
+                )
                 return
             case Fault.HANG:
                 self.server.pause(self.server.hang_seconds)
@@ -395,9 +237,13 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _work(self, fault: Fault, key: str, body: Line) -> None:
         try:
-            line, new = self.server.ledger.record(key=key, attempt=self.headers.get("X-Attempt", ""), body=body)
+            line, new = self.server.ledger.record(
+                key=key, attempt=self.headers.get("X-Attempt", ""), body=body
+            )
         except KeyReusedError:
-            self._answer(HTTPStatus.UNPROCESSABLE_ENTITY, {"error": "this key came with another request"})
+            self._answer(
+                HTTPStatus.UNPROCESSABLE_ENTITY, {"error": "this key came with another request"}
+            )
             return
         if not new:
             self.server.deduplicated()
@@ -408,7 +254,9 @@ class _Handler(BaseHTTPRequestHandler):
             self.server.pause(self.server.late_seconds)
         self._answer(HTTPStatus.CREATED if new else HTTPStatus.OK, line)
 
-    def _answer(self, status: HTTPStatus, body: dict[str, Any], headers: dict[str, str] | None = None) -> None:
+    def _answer(
+        self, status: HTTPStatus, body: dict[str, Any], headers: dict[str, str] | None = None
+    ) -> None:
         data = json.dumps(body).encode()
         self.send_response(status)
         self.send_header("Content-Type", "application/json")
@@ -432,37 +280,8 @@ def _parse(data: bytes) -> Line:
     return dict(body)
 
 
-def _digest(body: Line) -> str:
-    return hashlib.sha256(json.dumps(body, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
-
-
-def _sync_directory(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
-def read_ledger(path: Path) -> list[Line]:
-    """Return a ledger's whole lines, oldest first; none when the file is not there."""
-    data = path.read_bytes() if path.exists() else b""
-    return [json.loads(text) for text in data[: data.rfind(b"\n") + 1].splitlines()]
-
-
-def parse_faults(text: str, seed: str) -> SeededFaults:
-    """Read `late=5,drop=3` (percent). Raises ValueError that names what it does not understand."""
-    percent: dict[Fault, int] = {}
-    for part in filter(None, text.split(",")):
-        name, _, number = part.partition("=")
-        percent[Fault(name)] = int(number)
-    if min(percent.values(), default=0) < 0 or sum(percent.values()) > 100:
-        raise ValueError(f"faults: percentages from 0 to together 100, not {text!r}")
-    return SeededFaults(seed, percent)
-
-
 def main(argv: list[str] | None = None) -> int:
-    """Serve until SIGTERM, or until standard input closes, which it does when the parent is gone."""
+    """Serve until SIGTERM, or until standard input closes because the parent is gone."""
     parser = argparse.ArgumentParser(prog="servers", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("service", choices=sorted(SERVICES))
     parser.add_argument("ledger", type=Path)
@@ -481,25 +300,28 @@ def main(argv: list[str] | None = None) -> int:
         late_ms=options.late_ms,
         hang_ms=options.hang_ms,
     )
-    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
-    print(json.dumps({"service": service.name, "port": server.port, "pid": os.getpid()}), flush=True)
-    _wait_for_the_end()
+    wait = _until_told_to_end()
+    threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+    told = {"service": service.name, "port": server.port, "pid": os.getpid()}
+    print(json.dumps(told), flush=True)
+    wait()
     server.stop()
     return 0
 
 
-def _wait_for_the_end() -> None:
-    end = threading.Event()
+def _until_told_to_end() -> Callable[[], None]:
+    """Catch the signals from now on; return what waits for one, or for the end of input."""
+    told, tell = os.pipe()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: os.write(tell, b"."))
 
-    def until_input_closes() -> None:
-        while sys.stdin.buffer.read(4096):
-            pass
-        end.set()
+    def wait() -> None:
+        while True:
+            ready, _, _ = select.select([told, sys.stdin], [], [])
+            if told in ready or not os.read(sys.stdin.fileno(), 4096):
+                return
 
-    signal.signal(signal.SIGTERM, lambda *_: end.set())
-    signal.signal(signal.SIGINT, lambda *_: end.set())
-    threading.Thread(target=until_input_closes, daemon=True).start()
-    end.wait()
+    return wait
 
 
 if __name__ == "__main__":

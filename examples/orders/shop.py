@@ -8,9 +8,9 @@ Each says with its effect what may be done when nobody knows whether it happened
     send_invoice   mutating     the mail server sends whatever it gets: ask a person instead
     summarise      read_only
 
-The functions know nothing of crashes. What they owe the engine is honesty about one question: was anything
-sent? `NotAccepted` says certainly not, `OutcomeUnknown` says nobody knows, any other exception says it failed and
-is over.
+The functions know nothing of crashes. What they owe the engine is honesty about one question: was
+anything sent? `NotAccepted` says certainly not, `OutcomeUnknown` says nobody knows, any other
+exception says it failed and is over.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-import tallystick as ts
 from home import INVOICES, MAIL_URL, PAYMENT_URL
 from rules import (
     Invoice,
@@ -43,6 +42,8 @@ from rules import (
 )
 from wire import Answer, LostError, NotReachedError, post, post_async
 
+import tallystick as ts
+
 MAIL_TIMEOUT_SECONDS: Final = 1.0
 
 
@@ -58,6 +59,7 @@ def check(row: Row) -> Verdict:
 
 @ts.task(effect="read_only")
 def price(order: Order) -> Price:
+    """Add up an order."""
     return price_order(order)
 
 
@@ -76,7 +78,10 @@ async def charge(order: Order, price: Price, *, ctx: ts.TaskContext) -> Receipt:
 
 @ts.task(effect="idempotent", max_attempts=3)
 def write_invoice(order: Order, price: Price, receipt: Receipt) -> Invoice:
-    """Write the invoice to a file named by the order, whole or not at all, and on disk when this returns."""
+    """Write the invoice to a file named by the order, whole or not at all.
+
+    It is on disk when this returns.
+    """
     data = invoice_text(order, price, receipt).encode()
     name = f"{order.number}.txt"
     _write_durably(Path(os.environ[INVOICES]), name, data)
@@ -90,7 +95,10 @@ def send_invoice(order: Order, invoice: Invoice, *, ctx: ts.TaskContext) -> Sent
     body = {"reference": order.number, "to": order.email, "digest": invoice.digest, "text": text}
     try:
         answer = post(
-            f"{os.environ[MAIL_URL]}/invoices", body, _headers(ctx), timeout_seconds=MAIL_TIMEOUT_SECONDS
+            f"{os.environ[MAIL_URL]}/invoices",
+            body,
+            _headers(ctx),
+            timeout_seconds=MAIL_TIMEOUT_SECONDS,
         )
     except NotReachedError as error:
         raise ts.NotAccepted(str(error)) from error
@@ -101,11 +109,12 @@ def send_invoice(order: Order, invoice: Invoice, *, ctx: ts.TaskContext) -> Sent
 
 @ts.task(effect="read_only")
 def summarise(results: tuple[Result, ...]) -> Summary:
+    """Say what became of all orders."""
     return add_up(results)
 
 
-# How the answer of a service reads. A status that refuses says that nothing was done, 429 that it may be asked again; any
-# other says nothing about what happened before it was sent.
+# How the answer of a service reads. A status that refuses says that nothing was done, 429 that it
+# may be asked again; any other says nothing about what happened before it was sent.
 ACCEPTED: Final = frozenset({200, 201})
 REFUSED: Final = frozenset({400, 401, 403, 404, 405, 410, 411, 413, 415, 422})
 BUSY: Final = 429

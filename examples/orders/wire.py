@@ -4,8 +4,9 @@
     NotReachedError no byte of the request left this machine: it certainly did not happen
     LostError       the request was sent, wholly or in part, and no answer came: nobody knows
 
-Which of the two errors it is, is all that a durable engine needs to know of HTTP. Each request has a connection of its
-own, closed whatever happens: so a server that sees no more connections has seen everything.
+Which of the two errors it is, is all that a durable engine needs to know of HTTP. Each request
+has a connection of its own, closed whatever happens: so a server that sees no more connections
+has seen everything.
 """
 
 from __future__ import annotations
@@ -37,13 +38,20 @@ class LostError(Exception):
     """Something was sent and no answer came. The receiver may have acted on it, or may yet."""
 
 
-def post(url: str, body: Mapping[str, Any], headers: Mapping[str, str], *, timeout_seconds: float) -> Answer:
-    """Post JSON from a thread. `timeout_seconds` is for each wait. Raises `NotReachedError` or `LostError`."""
+def post(
+    url: str, body: Mapping[str, Any], headers: Mapping[str, str], *, timeout_seconds: float
+) -> Answer:
+    """Post JSON from a thread; `timeout_seconds` is for each wait.
+
+    Raises `NotReachedError` or `LostError`.
+    """
     address = urlsplit(url)
     connection = http.client.HTTPConnection(address.netloc, timeout=timeout_seconds)
     try:
         _connect(connection)
-        connection.request("POST", address.path, json.dumps(body), {**headers, "Connection": "close"})
+        connection.request(
+            "POST", address.path, json.dumps(body), {**headers, "Connection": "close"}
+        )
         response = connection.getresponse()
         return _answer(response.status, response.read(ANSWER_BYTES_MAX))
     except (OSError, http.client.HTTPException) as error:
@@ -53,12 +61,17 @@ def post(url: str, body: Mapping[str, Any], headers: Mapping[str, str], *, timeo
 
 
 def get(url: str, *, timeout_seconds: float) -> Answer:
-    """Get JSON from a thread. Raises `NotReachedError` or `LostError`; both are harmless for what only reads."""
+    """Get JSON from a thread.
+
+    Raises `NotReachedError` or `LostError`; for what only reads they mean the same.
+    """
     address = urlsplit(url)
     connection = http.client.HTTPConnection(address.netloc, timeout=timeout_seconds)
     try:
         _connect(connection)
-        connection.request("GET", f"{address.path}?{address.query}", headers={"Connection": "close"})
+        connection.request(
+            "GET", f"{address.path}?{address.query}", headers={"Connection": "close"}
+        )
         response = connection.getresponse()
         return _answer(response.status, response.read())
     except (OSError, http.client.HTTPException) as error:
@@ -75,9 +88,10 @@ def _connect(connection: http.client.HTTPConnection) -> None:
 
 
 async def post_async(url: str, body: Mapping[str, Any], headers: Mapping[str, str]) -> Answer:
-    """Post JSON from a coroutine, which may be cancelled at any time. Raises `NotReachedError` or `LostError`.
+    """Post JSON from a coroutine, which may be cancelled at any time.
 
-    It sets no time limit: the step's `timeout` in the definition is the one that counts.
+    It sets no time limit: the step's `timeout` in the definition is the one that counts. Raises
+    `NotReachedError` or `LostError`.
     """
     address = urlsplit(url)
     try:
@@ -87,11 +101,19 @@ async def post_async(url: str, body: Mapping[str, Any], headers: Mapping[str, st
     try:
         writer.write(_request(address.netloc, address.path, body, headers))
         await writer.drain()
-        return _parse(await reader.read(ANSWER_BYTES_MAX) + await reader.read())
+        return _parse(await _read(reader))
     except OSError as error:
         raise LostError(_words(error)) from error
     finally:
         writer.close()
+
+
+async def _read(reader: asyncio.StreamReader) -> bytes:
+    # The server closes after its answer, so the answer is everything that comes.
+    data = b""
+    while len(data) <= ANSWER_BYTES_MAX and (more := await reader.read(ANSWER_BYTES_MAX)):
+        data += more
+    return data
 
 
 def _request(host: str, path: str, body: Mapping[str, Any], headers: Mapping[str, str]) -> bytes:
@@ -102,7 +124,6 @@ def _request(host: str, path: str, body: Mapping[str, Any], headers: Mapping[str
 
 
 def _parse(data: bytes) -> Answer:
-    # The server closes after its answer, so the answer is everything that came.
     head, separator, body = data.partition(b"\r\n\r\n")
     words = head.split(b" ", 2)
     if not separator or len(words) < 3 or not words[1].isdigit():
