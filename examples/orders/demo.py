@@ -40,13 +40,15 @@ FAULTS: Final = {
 KILLS_IN_WORK: Final = 10
 KILLS_AT_START: Final = 3
 KILLS_MIN: Final = 5
-START_KILL_SECONDS: Final = (0.15, 1.0)
+START_KILL_SECONDS: Final = (0.2, 1.0)
+LIFE_SECONDS_MIN: Final = 0.2
 NEW_EFFECTS_MIN: Final = 5
 JITTER_SECONDS_MAX: Final = 0.02
 PASS_SECONDS_MAX: Final = 120.0
 SERVER_START_SECONDS_MAX: Final = 10.0
 POLL_SECONDS: Final = 0.004
 LOG_TAIL_LINES: Final = 20
+PROBLEMS_SHOWN_MAX: Final = 20
 
 
 class DemoError(Exception):
@@ -108,9 +110,12 @@ def run_both(folder: Path, seed: int) -> bool:
     lots = random.Random(seed)
     hard = run_pass(Home(folder / "killed"), plan_kills(lots, 2 * calm.comparison.accepted), seed)
     say(f"  ended after {hard.seconds:.1f} s\n")
-    say(table(calm, hard))
+    say(table(calm, hard) + "\n")
     problems = problems_of(calm, hard)
-    say("\n" + ("\n".join(problems) if problems else "Every order exactly once."))
+    for problem in problems[:PROBLEMS_SHOWN_MAX]:
+        say(problem)
+    left = len(problems) - PROBLEMS_SHOWN_MAX
+    say(f"and {left} more" if left > 0 else "" if problems else "Every order exactly once.")
     return not problems
 
 
@@ -246,7 +251,8 @@ def kill_at(life: subprocess.Popen[bytes], moment: Moment, home: Home, until: fl
         if time.monotonic() > until:
             raise DemoError(f"no end within {PASS_SECONDS_MAX:.0f} s:\n{tail(home.log)}")
         time.sleep(POLL_SECONDS)
-    time.sleep(moment.seconds)
+    age = time.monotonic() - start
+    time.sleep(max(moment.seconds, LIFE_SECONDS_MIN - age))
     life.kill()
     killed = life.wait() < 0
     if killed:
