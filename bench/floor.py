@@ -37,8 +37,9 @@ RUN = (
 )
 ADVANCE = (
     "UPDATE tally_run SET sequence = ?2, head = ?3, last_at = ?4, status = 'running',"
-    " reason = NULL, due_at = NULL, consumed = ?5, active = 1, open_attempts = 1, ready = 0, barrier = 0,"
-    " stopping = NULL WHERE run_no = ?1 AND generation = 1 AND token IS ?6 AND sequence = ?7"
+    " reason = NULL, due_at = NULL, consumed = ?5, active = 1, open_attempts = 1, ready = 0,"
+    " barrier = 0, stopping = NULL"
+    " WHERE run_no = ?1 AND generation = 1 AND token IS ?6 AND sequence = ?7"
 )
 FINISH = (
     "UPDATE tally_run SET sequence = ?2, head = ?3, last_at = ?4, status = 'succeeded', active = 0,"
@@ -54,8 +55,7 @@ END = (
     " WHERE run_no = ?1 AND node = ?2 AND instance = ''"
 )
 ACTIVATION = (
-    "INSERT INTO tally_activation (run_no, node, instance, ready_sequence, attempts)"
-    " VALUES (?, ?, '', ?, 1)"
+    "INSERT INTO tally_activation (run_no, node, instance, ready_sequence) VALUES (?, ?, '', ?)"
 )
 ATTEMPT = (
     "INSERT INTO tally_attempt (run_no, node, instance, attempt, identity, intent, terms, place,"

@@ -6,7 +6,7 @@ Nothing here trusts a column: counters are counted, statuses derived, digests co
 from collections.abc import Iterator
 
 from tests.checker import formulas, violation
-from tests.checker.replay import Activation, Attempt, Told
+from tests.checker.replay import UNKNOWN, Activation, Attempt, Told
 from tests.checker.rows import Ledger, Row, bytes_of, hex_of, parse
 from tests.checker.violation import Violation
 
@@ -16,7 +16,7 @@ SHOWN = TERMINAL | {
 }  # fmt: skip
 
 
-def header(run: Row, told: Told) -> Iterator[Violation]:
+def header(ledger: Ledger, run: Row, told: Told) -> Iterator[Violation]:
     """The run's own row against the events, and its counters against a recount."""
     name, admitted = run["run_id"], told.admitted or {}
     attempts = told.attempts
@@ -40,9 +40,12 @@ def header(run: Row, told: Told) -> Iterator[Violation]:
     if told.generation is not None:
         expected["generation"] = told.generation
     for column, value in expected.items():
-        found = hex_of(run[column]) if column == "definition" else run[column]
-        if column in {"bindings", "limits"}:
-            found = bytes_of(found).decode()
+        found = run[column]
+        if column == "definition":
+            found = hex_of(found)
+        elif column == "bindings":
+            body = ledger.bindings.get(bytes_of(found), {}).get("body", found)
+            found = formulas.content("bindings", bytes_of(body)).hex()
         if found != value:
             yield Violation("run-row", name, column, f"is {found!r}, the events say {value!r}")
 
@@ -52,7 +55,7 @@ def status(run: Row, told: Told) -> Iterator[Violation]:
     name, shown, attempts = run["run_id"], run["status"], told.attempts
     flying = any(attempt.in_flight for attempt in attempts)
     doubted = any(attempt.doubt is not None for attempt in attempts)
-    waiting = any(visit.ready and visit.due_at is None for visit in told.activations.values())
+    waiting = any(visit.ready for visit in told.activations.values()) and not told.stopping
     allowed = SHOWN - TERMINAL - {"damaged", "recovering"}
     if told.ended:
         allowed = {told.ended["status"]}
@@ -109,11 +112,31 @@ def _activation_columns(said: Activation) -> dict[str, object]:
         "ready_sequence": said.ready_sequence,
         "status": said.status,
         "end_sequence": said.end_sequence,
-        "attempts": len(said.attempts),
     }
-    if said.ready and said.attempts:
+    if said.between and said.attempts:
         columns["due_at"] = said.due_at
+    if said.live:
+        columns |= {"failures": said.failures, "interruptions": said.interruptions}
     return columns
+
+
+def bounds(ledger: Ledger, run: Row, told: Told, rows: list[Row]) -> Iterator[Violation]:
+    """Nothing is tried more often than its terms allow, and a person's permissions (R3, R9)."""
+    for row in rows:
+        try:
+            terms = parse(ledger.terms[bytes_of(row["terms"])]["body"])
+        except (KeyError, ValueError):
+            continue
+        visit = told.activations.get((row["node"], row["instance"]))
+        if visit is None or row["attempt"] != len(visit.attempts):
+            continue
+        for what, count, allowed in (
+            ("failed", visit.failures, terms.get("max_attempts", 1)),
+            ("was interrupted", visit.interruptions, terms.get("interruptions_max", 5) + 1),
+        ):
+            if count > allowed + visit.decisions:
+                detail = f"{what} {count} times, {allowed + visit.decisions} are allowed"
+                yield Violation("bound", run["run_id"], _name(row), detail)
 
 
 def attempts(ledger: Ledger, run: Row, told: Told, rows: list[Row]) -> Iterator[Violation]:
@@ -173,7 +196,7 @@ def _intent(ledger: Ledger, run: Row, told: Told, row: Row, said: Attempt | None
             fields["input"] = (intent["input"], visit.payload)
         if said is not None:
             fields["prepared_at"] = (intent["prepared_at"], said.at)
-            digest = formulas.content(bytes_of(row["intent"])).hex()
+            digest = formulas.content("intent", bytes_of(row["intent"])).hex()
             fields["digest"] = (digest, said.intent)
     except (ValueError, KeyError, TypeError) as error:
         yield "intent-unreadable", repr(error)
@@ -188,6 +211,7 @@ def _intent(ledger: Ledger, run: Row, told: Told, row: Row, said: Attempt | None
 def _differences(row: Row, said: Attempt) -> Iterator[tuple[str, object, object]]:
     columns: dict[str, object] = {
         "dispatch": said.dispatch,
+        "place": said.place,
         "timeout_at": said.timeout_at,
         "doubt": said.doubt,
         "outcome": said.outcome,
@@ -200,8 +224,6 @@ def _differences(row: Row, said: Attempt) -> Iterator[tuple[str, object, object]
         columns["end"] = said.end
     if said.open:
         columns["due_at"] = said.due_at
-    if said.place is not None:
-        columns["place"] = said.place
     for column, value in columns.items():
         if row[column] != value:
             yield column, row[column], value
@@ -210,11 +232,11 @@ def _differences(row: Row, said: Attempt) -> Iterator[tuple[str, object, object]
     if (row["resolution"] is not None) != bool(said.decisions):
         yield "resolution", row["resolution"], said.decisions
     earlier = {end for number, end in said.ends.items() if number < said.dispatch}
-    if earlier & {"unknown", "unknown_uncounted"} and not row["earlier_unknown"]:
+    if earlier & UNKNOWN and not row["earlier_unknown"]:
         yield "earlier_unknown", row["earlier_unknown"], True
-    if row["earlier_unknown"] and not {"unknown", "unknown_uncounted"} & set(said.ends.values()):
+    if row["earlier_unknown"] and not (UNKNOWN | {"interrupted"}) & set(said.ends.values()):
         yield "earlier_unknown", row["earlier_unknown"], False
-    if row["earlier_failed"] and "failed" not in said.ends.values():
+    if row["earlier_failed"] and not {"failed", "cancelled"} & set(said.ends.values()):
         yield "earlier_failed", row["earlier_failed"], False
 
 

@@ -130,6 +130,6 @@ def content(ledger: Ledger) -> Iterator[Violation]:
     """Definitions and terms lie under the digest of what they say."""
     for table, rows in (("definition", ledger.definitions), ("terms", ledger.terms)):
         for digest, row in rows.items():
-            if formulas.content(bytes_of(row["body"])) != digest:
+            if formulas.content(table, bytes_of(row["body"])) != digest:
                 where = f"{table} {digest.hex()[:12]}…"
                 yield Violation(f"{table}-digest", "", where, "is not the digest of its body")

@@ -4,7 +4,7 @@ r"""The formulas that the ledger is checked with, written down a second time.
     link           SHA-256(previous ‖ sequence as 8 bytes ‖ transition as 8 bytes ‖ envelope)
     identity       SHA-256("tcj1:dispatch\n" ‖ for run, node, instance, attempt: length ‖ text)
     payload        SHA-256(salt ‖ body)
-    content        SHA-256("tcj1" ‖ NUL ‖ canonical bytes): definitions, terms, intents
+    content        SHA-256("tcj1:KIND\n" ‖ canonical bytes): definition, bindings, terms, intent
 
 Numbers are big-endian; lengths have 4 bytes.
 """
@@ -13,7 +13,6 @@ import hashlib
 
 GENESIS = b"tcj1:history\n"
 DISPATCH = b"tcj1:dispatch\n"
-CONTENT = b"tcj1\0"
 
 
 def genesis(run: str) -> bytes:
@@ -40,6 +39,6 @@ def payload(salt: bytes, body: bytes) -> str:
     return hashlib.sha256(salt + body).hexdigest()
 
 
-def content(body: bytes) -> bytes:
+def content(kind: str, body: bytes) -> bytes:
     """The address of immutable content."""
-    return hashlib.sha256(CONTENT + body).digest()
+    return hashlib.sha256(f"tcj1:{kind}\n".encode() + body).digest()

@@ -97,11 +97,12 @@ def _run(ledger: Ledger, run: Row, classes: dict, found: list[Violation]) -> Tol
         found.append(Violation("event-malformed", run["run_id"], "events", repr(error)))
         return Told(run["run_id"])
     found += told.found
-    found += agree.header(run, told)
+    found += agree.header(ledger, run, told)
     found += agree.status(run, told)
     found += agree.terminal(run, told, ledger.attempts[number], ledger.activations[number])
     found += agree.activations(run, told, ledger.activations[number])
     found += agree.attempts(ledger, run, told, ledger.attempts[number])
+    found += agree.bounds(ledger, run, told, ledger.attempts[number])
     return told
 
 

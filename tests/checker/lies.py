@@ -2,6 +2,7 @@
 
 import json
 
+from tests.checker import story
 from tests.checker.story import identity, reseal, spell
 
 PLANTED = {}
@@ -336,6 +337,18 @@ def a_failure_says_none_beside_a_dispatch_of_unknown_fate(db, effects):
     edit(db, "ended", sequence, status="failed", effect="none", failure="error")
 
 
+@planted("bound")
+def an_operation_fails_more_often_than_its_terms_allow(db, effects):
+    body = story.terms("idempotent").replace('"max_attempts":2', '"max_attempts":0')
+    db.execute("UPDATE tally_terms SET body = ? WHERE body = ?", (body, story.terms("idempotent")))
+
+
+@planted("activation-row")
+def a_failure_is_not_counted(db, effects):
+    sequence = number_of(db, "doubted", "DispatchEnded")
+    edit(db, "doubted", sequence, end="failed")
+
+
 # Runs.
 
 
@@ -362,6 +375,11 @@ def the_ready_activations_are_miscounted(db, effects):
 @planted("run-row")
 def the_baseline_limits_are_changed(db, effects):
     db.execute("UPDATE tally_run SET limits = '{\"attempts\":9}' WHERE run_id = 'flying'")
+
+
+@planted("run-row")
+def a_run_is_bound_to_something_else(db, effects):
+    db.execute('UPDATE tally_bindings SET body = \'{"root":"/tmp"}\'')
 
 
 @planted("generation")

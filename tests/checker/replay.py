@@ -18,9 +18,12 @@ from tests.checker import violation
 from tests.checker.violation import Violation
 
 Event = dict[str, Any]
+IN_ENGINE = "engine"
 NEVER_BEGAN = {"refused", "given_up", "precluded"}
+BY_RULE = {"exhausted", "assumed"}
 UNKNOWN = {"unknown", "unknown_uncounted"}
-FAILED = {"failed", "refused"}
+FAILED = {"failed", "cancelled", "refused"}
+INTERRUPTED = {"unknown", "precluded"}
 AFTER_THE_END = {"LateFactKept", "RunClaimed", "RunReleased", "RunHandedOff", "BarrierDropped"}
 WHILE_UNOWNED = {"RunClaimed", "RunHandedOff"}
 STARTS = {"AttemptPrepared", "AttemptRedispatched"}
@@ -37,8 +40,8 @@ class Attempt:
     at: int
     intent: str
     accepted: bool
+    place: str
     dispatch: int = 1
-    place: str | None = None
     timeout_at: int | None = None
     end: str | None = None
     due_at: int | None = None
@@ -79,6 +82,7 @@ class Activation:
     due_at: int | None = None
     attempts: list[Attempt] = field(default_factory=list)
     failures: int = 0
+    interruptions: int = 0
     decisions: int = 0
 
     @property
@@ -86,9 +90,14 @@ class Activation:
         return self.status is None
 
     @property
-    def ready(self) -> bool:
-        """It waits for an attempt: live, and none is open."""
+    def between(self) -> bool:
+        """Live, and no attempt is open: the next one has not been prepared."""
         return self.live and not any(attempt.open for attempt in self.attempts)
+
+    @property
+    def ready(self) -> bool:
+        """The next attempt could be prepared now; nothing has to become due first."""
+        return self.between and self.due_at is None
 
 
 @dataclass(slots=True)
@@ -223,11 +232,9 @@ def _prepared(told: Told, event: Event, effects):
         yield "attempt-gap", f"{violation.attempt(*key, number)} after {len(visit.attempts)}"
     if earlier is not None:
         yield from _successor(earlier, event, effects.get((*key, earlier.number), "mutating"))
-    accepted = event.get("accepted", False)
     visit.due_at = None
-    visit.attempts.append(
-        Attempt(*key, number, event["sequence"], event["at"], event["intent"], accepted)
-    )
+    said = event["intent"], event.get("accepted", False), event.get("place", IN_ENGINE)
+    visit.attempts.append(Attempt(*key, number, event["sequence"], event["at"], *said))
 
 
 def _successor(earlier: Attempt, event: Event, effect: str) -> Iterator[tuple[str, str]]:
@@ -262,7 +269,7 @@ def _redispatched(told: Told, event: Event, effects):
         yield "redispatch-early", f"at {event['at']}, due at {attempt.due_at}"
     if effects.get((attempt.node, attempt.instance, attempt.number)) == "mutating":
         yield "mutating-repeated", f"{attempt.name} is mutating and was handed over again"
-    attempt.dispatch, attempt.place = event["dispatch"], event["place"]
+    attempt.dispatch, attempt.place = event["dispatch"], event.get("place", IN_ENGINE)
     attempt.accepted = event.get("accepted", False)
     attempt.timeout_at = attempt.end = attempt.due_at = None
 
@@ -288,8 +295,9 @@ def _dispatch_ended(told: Told, event: Event, _effects):
         yield "dispatch-end", f"dispatch {attempt.dispatch} of {attempt.name} ended twice"
     attempt.end, attempt.due_at = event["end"], event.get("due")
     attempt.ends[event["dispatch"]] = event["end"]
-    if event["end"] in FAILED:
-        told.activations[_key(event)].failures += 1
+    visit = told.activations[_key(event)]
+    visit.failures += event["end"] in FAILED
+    visit.interruptions += event["end"] in INTERRUPTED
 
 
 def _timeout(told: Told, event: Event, _effects):
@@ -317,7 +325,7 @@ def _settled(told: Told, event: Event, _effects):
     attempt.outcome_at, attempt.outcome_sequence = event["at"], event["sequence"]
     visit = told.activations[_key(event)]
     if status == "failed" and attempt.end is None and not attempt.decisions:
-        visit.failures += 1
+        visit.failures += event.get("failure") not in BY_RULE
     attempt.retry_at = visit.due_at = event.get("retry_at")
     if attempt.retry_at is None:
         yield from _end(visit, event, status)
@@ -334,10 +342,13 @@ def _abandoned(told: Told, event: Event, _effects):
     if began and not attempt.decisions:
         yield "abandoned-begun", f"{attempt.name}: a dispatch ended {', '.join(sorted(began))}"
     visit = told.activations[_key(event)]
-    if event["end"] == "refused" and attempt.end is None:
-        visit.failures += 1
+    if attempt.end is None:
+        visit.failures += event["end"] in FAILED
+        visit.interruptions += event["end"] in INTERRUPTED
     attempt.end, attempt.abandoned_at, attempt.doubt = event["end"], event["at"], None
-    attempt.retry_at = visit.due_at = event.get("retry_at")
+    attempt.retry_at = event.get("retry_at")
+    if attempt.retry_at is not None and attempt.retry_at > event["at"]:
+        visit.due_at = attempt.retry_at  # what is due at once is ready
     if attempt.retry_at is None and event.get("status") is not None:
         yield from _end(visit, event, event["status"])
 

@@ -31,6 +31,7 @@ class Ledger:
     store: list[Row] = field(default_factory=list)
     engines: list[Row] = field(default_factory=list)
     definitions: dict[bytes, Row] = field(default_factory=dict)
+    bindings: dict[bytes, Row] = field(default_factory=dict)
     terms: dict[bytes, Row] = field(default_factory=dict)
     runs: list[Row] = field(default_factory=list)
     activations: dict[int, list[Row]] = field(default_factory=lambda: defaultdict(list))
@@ -53,6 +54,7 @@ def read(path: str | Path, *, applied: tuple[str, ...] = ()) -> Ledger:
         ledger.store = _all(db, "tally_store", "one")
         ledger.engines = _all(db, "tally_engine", "started_at")
         ledger.definitions = {bytes_of(row["digest"]): row for row in _all(db, "tally_definition")}
+        ledger.bindings = {bytes_of(row["digest"]): row for row in _all(db, "tally_bindings")}
         ledger.terms = {bytes_of(row["digest"]): row for row in _all(db, "tally_terms")}
         ledger.runs = _all(db, "tally_run", "run_no")
         _group(ledger.activations, _all(db, "tally_activation", "run_no, node, instance"))

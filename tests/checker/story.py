@@ -20,6 +20,7 @@ def empty(path: str | Path) -> sqlite3.Connection:
     db = sqlite3.connect(path, isolation_level=None)
     db.execute("PRAGMA synchronous = OFF")
     db.executescript(SCHEMA.read_text("utf-8"))
+    db.execute("CREATE TABLE IF NOT EXISTS tally_bindings (digest BLOB, body TEXT)")
     for (trigger,) in db.execute(
         "SELECT name FROM sqlite_master WHERE type = 'trigger'"
     ).fetchall():
@@ -27,9 +28,12 @@ def empty(path: str | Path) -> sqlite3.Connection:
     db.execute("PRAGMA ignore_check_constraints = ON")
     insert(db, "tally_store", one=1, store_id="store", schema=1, epoch=1, created_at=0)
     body = '{"root":{"nodes":[]},"workflow":"story"}'
-    insert(db, "tally_definition", digest=content(body), body=body, description="{}")
+    digest = content("definition", body)
+    insert(db, "tally_definition", digest=digest, body=body, description="{}")
+    insert(db, "tally_bindings", digest=content("bindings", "{}"), body="{}")
     for effect in CLASSES:
-        insert(db, "tally_terms", digest=content(terms(effect)), body=terms(effect))
+        body = terms(effect)
+        insert(db, "tally_terms", digest=content("terms", body), body=body)
     db.execute("CREATE TABLE applied (identity TEXT NOT NULL)")
     return db
 
@@ -41,12 +45,13 @@ def insert(db: sqlite3.Connection, table: str, **columns: object) -> None:
     db.execute(f"INSERT INTO {table} ({names}) VALUES ({marks})", tuple(columns.values()))
 
 
-def content(body: str) -> bytes:
-    return hashlib.sha256(b"tcj1\0" + body.encode()).digest()
+def content(kind: str, body: str) -> bytes:
+    return hashlib.sha256(f"tcj1:{kind}\n{body}".encode()).digest()
 
 
 def terms(effect: str) -> str:
-    return spell({"definition": "d", "effect": effect, "executor": "function", "kind": "call"})
+    said = {"definition": "d", "effect": effect, "executor": "function", "kind": "call"}
+    return spell(said | {"max_attempts": 2, "interruptions_max": 5})
 
 
 def spell(value: object) -> str:
@@ -89,15 +94,16 @@ class Run:
         self.number = taken + 1
         (definition,) = db.execute("SELECT digest FROM tally_definition").fetchone()
         columns = {"run_no": self.number, "run_id": name, "request": b"r", "workflow": "story"}
-        fixed = {"definition": definition, "semantics": 1, "bindings": "{}", "limits": "{}"}
+        bindings = content("bindings", "{}")
+        fixed = {"definition": definition, "semantics": 1, "bindings": bindings, "limits": "{}"}
         moving = {"generation": 1, "token": OWNER, "engine": "e1", "sequence": 0, "head": b""}
         counts = dict.fromkeys(("consumed", "active", "open_attempts", "ready", "barrier"), 0)
         self.at += 1
         times = {"admitted_at": self.at, "last_at": self.at, "status": "running"}
         insert(db, "tally_run", **columns, **fixed, **moving, **counts, **times)
         self.at -= 1
-        said = {"definition": definition.hex(), "bindings": "{}", "limits": "{}", "semantics": 1}
-        self.say("RunAdmitted", body="{}", **said)
+        said = {"definition": definition.hex(), "bindings": bindings.hex(), "limits": "{}"}
+        self.say("RunAdmitted", body="{}", **said, semantics=1)
         self.say("RunClaimed", generation=1, engine="e1", step=False)
 
     def say(self, kind: str, *, body: str | None = None, step: bool = True, **fields) -> int:
@@ -131,11 +137,12 @@ class Run:
         self.input = self.last["payload"]
 
     def prepare(self, node: str, effect: str, number: int = 1) -> None:
-        digest = content(terms(effect))
+        digest = content("terms", terms(effect))
         intent = {"run": self.name, "node": node, "attempt": number, "terms": digest.hex()}
         intent |= {"input": self.input, "place": "here", "prepared_at": self.at + 1}
-        cited = content(spell(intent)).hex()
-        self.say("AttemptPrepared", node=node, attempt=number, intent=cited, accepted=True)
+        cited = content("intent", spell(intent)).hex()
+        said = {"node": node, "attempt": number, "intent": cited, "accepted": True}
+        self.say("AttemptPrepared", **said, place="here")
         insert(
             self.db,
             "tally_attempt",
@@ -149,7 +156,6 @@ class Run:
             place="here",
             receipt="{}",
         )
-        self.set("activation", node, attempts=number, due_at=None)
 
     def effect(self, node: str, number: int = 1, dispatch: int = 1) -> None:
         """The outside does what it was asked to."""
@@ -189,6 +195,7 @@ class Run:
 
     def doubt(self, node: str) -> None:
         self.end_dispatch(node, "unknown", None)
+        self.set("activation", node, interruptions=1)
         fields = {"node": node, "attempt": 1, "dispatch": 1, "reason": "nobody can say"}
         self.say("AttemptDoubted", step=False, **fields)
         self.set("attempt", node, 1, doubt="nobody can say")
@@ -200,7 +207,6 @@ class Run:
         self.say("AttemptAbandoned", step=False, **fields, end="attested", retry_at=self.at)
         closed = {"doubt": None, "end": "attested", "abandoned_at": self.at}
         self.set("attempt", node, 1, **closed, resolution='{"decision":"never_happened"}')
-        self.set("activation", node, due_at=self.at)
 
     def close(self, status: str, **columns) -> None:
         """Bring the run's own row up to date, by counting."""
