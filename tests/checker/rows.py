@@ -45,6 +45,8 @@ class Ledger:
 def read(path: str | Path, *, applied: tuple[str, ...] = ()) -> Ledger:
     """Read the store at `path`, and the `identity` column of the user tables named in `applied`.
 
+    A user table that is not there yet is empty.
+
     Raises `sqlite3.Error` if the file is no database, or is malformed beyond reading.
     """
     ledger = Ledger(Path(path))
@@ -62,7 +64,7 @@ def read(path: str | Path, *, applied: tuple[str, ...] = ()) -> Ledger:
         _group(ledger.events, _all(db, "tally_event", "run_no, sequence"))
         for row in _all(db, "tally_payload"):
             ledger.payloads[row["run_no"]][row["sequence"]] = row
-        for table in applied:
+        for table in set(applied) & _tables(db):
             ledger.applied += [hex_of(row["identity"]) for row in _all(db, table, "rowid")]
     return ledger
 
@@ -74,6 +76,10 @@ def connect(path: str | Path) -> sqlite3.Connection:
     db.row_factory = sqlite3.Row
     db.text_factory = lambda raw: raw.decode("utf-8", "surrogateescape")
     return db
+
+
+def _tables(db: sqlite3.Connection) -> set[str]:
+    return {name for (name,) in db.execute("SELECT name FROM sqlite_master")}
 
 
 def _all(db: sqlite3.Connection, table: str, order: str = "1") -> list[Row]:
