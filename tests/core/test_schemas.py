@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from tallystick.core.schema_check import PROBLEMS_MAX
 from tallystick.core.schemas import (
-    PROBLEMS_MAX,
     SchemaRefused,
     Validator,
     Validators,
@@ -245,12 +245,12 @@ def test_the_same_schema_is_compiled_once_and_the_oldest_goes() -> None:
 
 def test_nothing_is_fetched_or_opened(tmp_path: Any) -> None:
     """The check refuses before the library sees the reference, and the retriever would too."""
-    from tallystick.core.schemas import _compile
+    from tallystick.core.schema_check import compile_schema
 
     target = tmp_path / "schema.json"
     target.write_text(json.dumps({"type": "string"}))
     with pytest.raises(Exception, match="may not refer"):
-        _compile({"$ref": target.as_uri()}, {})
+        compile_schema({"$ref": target.as_uri()}, {})
 
 
 def test_the_library_is_loaded_only_when_a_schema_is_checked() -> None:
