@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar, TypeAlias
 
-Fact: TypeAlias = "str | int | float | bool | None | list[Fact] | dict[str, Fact]"
+Fact: TypeAlias = "str | int | float | bool | list[Fact] | dict[str, Fact] | None"
 Facts: TypeAlias = Mapping[str, Fact]
 
 
@@ -81,7 +81,7 @@ class AuthorityLost(TallyError):
 
 
 class OwnerElsewhere(TallyError):
-    """Another process holds the engine lock or the run, and is named in `facts`. Nothing was written.
+    """Another process holds the engine lock or the run; `facts` name it. Nothing was written.
 
     Wait for it to end, ask it, or go through it.
     """
@@ -106,7 +106,10 @@ class CapacityUnavailable(TallyError):
 
 
 class NotReady(TallyError):
-    """The state does not allow this yet (or any more); `facts` say which state. Nothing was written."""
+    """The state does not allow this yet (or any more); `facts` say which state.
+
+    Nothing was written.
+    """
 
     default_code = "not-ready"
     retryable = True
@@ -161,14 +164,14 @@ class RunInDoubt(TallyError):
     default_code = "run-in-doubt"
 
 
-class OutcomeUnknown(Exception):  # noqa: N818  raised by user code: it states a fact, not an error
+class OutcomeUnknown(Exception):
     """Raised inside a task: the operation may have happened, and nobody here can say.
 
     The dispatch ends *unknown*, and the step's effect class decides what follows.
     """
 
 
-class NotAccepted(Exception):  # noqa: N818  raised by user code: it states a fact, not an error
+class NotAccepted(Exception):
     """Raised inside a task: the receiver certainly did not take the operation (`unavailable`).
 
     The dispatch never began. It counts against `max_attempts` and waits its back-off.

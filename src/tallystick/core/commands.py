@@ -1,7 +1,8 @@
 """What may be asked of a run. Every act of the outside ends in one of these.
 
 `Report` is the most common: it says how one dispatch of one attempt ended, and who says it does not
-matter: a function that returned, an executor that was asked, a rule that applies to a dead engine's work.
+matter: a function that returned, an executor that was asked, a rule that applies to a dead
+engine's work.
 """
 
 from __future__ import annotations
@@ -60,7 +61,10 @@ class Precluded(msgspec.Struct, frozen=True):
 
 
 class Interrupted(msgspec.Struct, frozen=True):
-    """Harmless work (`read_only`, `transactional`) that the engine's orderly stop ended. Uncounted."""
+    """Harmless work (`read_only`, `transactional`) that the engine's orderly stop ended.
+
+    Uncounted.
+    """
 
 
 class Unknown(msgspec.Struct, frozen=True):
@@ -114,6 +118,20 @@ class Advance(msgspec.Struct, frozen=True):
     slots: Mapping[str, int]
 
 
+class Prepare(msgspec.Struct, frozen=True):
+    """Prepare one attempt. `Advance` asks for these itself; asked from outside it shows a repeat.
+
+    intent  canonical bytes that the caller believes to be the intent; None: whatever it is
+    slots   free slots of the executor's mode
+    """
+
+    authority: Authority
+    key: ActivationKey
+    attempt: int
+    slots: int
+    intent: bytes | None = None
+
+
 class Claim(msgspec.Struct, frozen=True):
     """Take an unclaimed or released run. `authority.generation` is the former one + 1."""
 
@@ -156,6 +174,7 @@ Command: TypeAlias = (
     | RequestTimeout
     | PassDeadline
     | Advance
+    | Prepare
     | Claim
     | HandOff
     | Release

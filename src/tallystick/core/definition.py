@@ -21,7 +21,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 if TYPE_CHECKING:
-    Json: TypeAlias = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
+    Json: TypeAlias = bool | int | float | str | list["Json"] | dict[str, "Json"] | None
     Schema: TypeAlias = dict[str, Json] | bool
 else:  # msgspec evaluates annotations at run time and cannot follow a recursive alias
     Json = Any
@@ -96,7 +96,8 @@ class Node(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_field
     on_failure  `continue`: a failure counts as success with output null
     call        importable `module:function`; only for `call`
     inputs      `with:` as written, JSON whose strings are templates; None: the task gets {}
-    output_schema  what a success must satisfy, beside what the task's annotation says; None: anything
+    output_schema  what a success must satisfy, beside what the task's annotation says; None:
+                   anything
     retry, timeout_ms, effect   None: the file is silent; bound at admission
     on_unknown  what to do with an unknown end of `mutating` work
     message     template text of a `fail` step
@@ -162,7 +163,7 @@ class Binding(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fi
 
 
 class Bindings(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """The bindings of a run: where code is imported from, and one `Binding` for each leaf node path.
+    """The bindings of a run: where code comes from, and one `Binding` for each leaf node path.
 
     root  absolute folder put on the import path for this run's tasks; None: the process's own path
     """

@@ -37,10 +37,9 @@ class EndActivation(Fact, frozen=True):
 class CountActivation(Fact, frozen=True):
     """The counts of design §4.2 and the next due time changed; the visit stays live.
 
-    attempts, failures, interruptions, permissions: all since the visit began
+    failures, interruptions, permissions: all since the visit began
     """
 
-    attempts: int
     failures: int
     interruptions: int
     permissions: int
@@ -123,7 +122,10 @@ class MarkDoubt(Fact, frozen=True):
 
 
 class SetResolution(Fact, frozen=True):
-    """A person's decision, canonical JSON {decision, actor, at, sequence}."""
+    """A person's decision, canonical JSON {actor, at, decision}.
+
+    May be repeated after a new doubt.
+    """
 
     resolution: str
     node: str

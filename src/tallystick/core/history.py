@@ -1,10 +1,10 @@
 """The history of a run: every event sealed into a chain that shows any change, gap or swap.
 
-    hash(0) = SHA-256("tcj1:history\\n" ‖ run id)
+    hash(0) = SHA-256(GENESIS_TAG ‖ run id)
     hash(n) = SHA-256(hash(n-1) ‖ n as 8 bytes ‖ transition id as 8 bytes ‖ envelope)
 
-Numbers are big-endian. The chain covers envelopes; an envelope covers its payload by a salted digest,
-so that a payload can be deleted and the chain still verifies.
+Numbers are big-endian. The chain covers envelopes; an envelope covers its payload by a salted
+digest, so that a payload can be deleted and the chain still verifies.
 """
 
 from __future__ import annotations
@@ -88,9 +88,8 @@ def verify(run: str, chain: Iterable[tuple[int, int, bytes, bytes]]) -> bytes:
 
     Raises `MaintenanceRequired` naming the first event that is missing, out of order or changed.
     """
-    head, expected = genesis(run), 0
-    for sequence, transition, envelope, stored in chain:
-        expected += 1
+    head = genesis(run)
+    for expected, (sequence, transition, envelope, stored) in enumerate(chain, start=1):
         if sequence != expected:
             raise _broken(run, expected, f"event {expected} is missing; {sequence} follows instead")
         head = link(head, sequence, transition, envelope)

@@ -37,7 +37,7 @@ class ActivationKey(NamedTuple):
 
 def instance_text(instance: tuple[int, ...]) -> str:
     """The instance path as it is stored: `""` at the root, `2/17` below two repeating scopes."""
-    return "/".join(map(str, instance))
+    return "/".join(map(str, instance)) if instance else ""
 
 
 def parse_instance(text: str) -> tuple[int, ...]:
@@ -47,12 +47,14 @@ def parse_instance(text: str) -> tuple[int, ...]:
 
 def dispatch_identity(run: str, key: ActivationKey, attempt: int) -> bytes:
     """The 32 bytes of SHA-256 over the length-prefixed (run, node path, instance path, number)."""
-    digest = hashlib.sha256(IDENTITY_TAG)
-    for text in (run, key.node, instance_text(key.instance), str(attempt)):
-        field = text.encode()
-        digest.update(len(field).to_bytes(4, "big"))
-        digest.update(field)
-    return digest.digest()
+    fields = (
+        run.encode(),
+        key.node.encode(),
+        instance_text(key.instance).encode(),
+        b"%d" % attempt,
+    )
+    framed = [part for field in fields for part in (len(field).to_bytes(4, "big"), field)]
+    return hashlib.sha256(IDENTITY_TAG + b"".join(framed)).digest()
 
 
 class Authority(msgspec.Struct, frozen=True):

@@ -1,10 +1,11 @@
 """What is said: events, which are recorded, and the commands that ask for them.
 
 An event is an *envelope*: kind, time, names and digests, small and kept for ever. What is large or
-private (an input, an output, the text of an error) is its *payload*, stored beside it under a salted
-digest, so that payloads can go and the proof stays. One event records one fact.
+private (an input, an output, the text of an error) is its *payload*, stored beside it under a
+salted digest, so that payloads can go and the proof stays. One event records one fact.
 
-Every envelope is canonical JSON: keys sorted, defaults left out. `seal` in `core/history` chains them.
+Every envelope is canonical JSON: keys sorted, defaults left out. `seal` in `core/history` chains
+them.
 """
 
 from __future__ import annotations
@@ -35,6 +36,10 @@ RunEndKind: TypeAlias = Literal["succeeded", "failed", "cancelled"]
 Decision: TypeAlias = Literal["succeeded", "failed", "cancelled", "never_happened"]
 
 
+IN_ENGINE = "engine"
+"""The place of executors inside the engine: nothing outlives the process there."""
+
+
 class Event(
     msgspec.Struct,
     frozen=True,
@@ -43,7 +48,10 @@ class Event(
     tag_field="kind",
     tag=True,
 ):
-    """The parent of all events. `at` is the run's time in milliseconds since 1970, never falling."""
+    """The parent of all events.
+
+    `at` is the run's time in milliseconds since 1970, never falling.
+    """
 
     at: int
 
@@ -51,7 +59,7 @@ class Event(
 class RunAdmitted(Event, frozen=True):
     """The run exists. Payload: its input.
 
-    definition  digest (hex) · bindings, limits: canonical JSON of what holds for ever
+    definition, bindings  digests (hex) · limits: canonical JSON of the baseline limits
     deadline    the instant after which nothing starts, or None
     """
 
@@ -114,7 +122,10 @@ class ActivationReady(OfNode, frozen=True, kw_only=True):
 
 
 class ActivationEnded(OfNode, frozen=True, kw_only=True):
-    """A visit ended without (or beyond) an attempt of its own. Payload: the failure, if it failed."""
+    """A visit ended without (or beyond) an attempt of its own. Payload.
+
+    The failure, if it failed.
+    """
 
     status: ActivationEndKind
     failure: str | None = None
@@ -131,10 +142,12 @@ class AttemptPrepared(OfAttempt, frozen=True, kw_only=True):
     """The intent is on disk; its dispatch 1 is about to be handed over.
 
     intent    digest (hex) of the stored intent
+    place     where an acceptance of dispatch 1 would be recorded
     accepted  True where acceptance is recorded with the intent (executors inside the engine)
     """
 
     intent: str
+    place: str = IN_ENGINE
     accepted: bool = False
 
 
@@ -153,7 +166,7 @@ class ReceiptAttached(OfDispatch, frozen=True, kw_only=True):
 class AttemptRedispatched(OfDispatch, frozen=True, kw_only=True):
     """The same attempt is about to be handed over again, under the same identity."""
 
-    place: str
+    place: str = IN_ENGINE
     accepted: bool = False
 
 
@@ -325,5 +338,3 @@ class Intent(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fie
     place: str
     prepared_at: int
     instance: str = ""
-
-

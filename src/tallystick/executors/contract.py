@@ -3,11 +3,12 @@
     accept    take (identity, dispatch). A second call with the same pair returns the first receipt.
               It returns at acceptance; the completion arrives as a report.
     observe   read-only: what is known of it, at the place recorded for it.
-    preclude  True: it never began and now never can. Acceptance and preclusion can never both exist.
+    preclude  True: it never began and now never can. Acceptance and preclusion can never both
+              exist.
     cancel    a request, not a fact. The end arrives as a report, or not at all.
 
-An executor *inside* the engine (`in_engine`) is accepted by the commit of the intent itself: its `accept`
-starts the work and returns at once, without waiting for anything.
+An executor *inside* the engine (`in_engine`) is accepted by the commit of the intent itself: its
+`accept` starts the work and returns at once, without waiting for anything.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ from tallystick.core.identity import ActivationKey
 from tallystick.core.messages import Terms
 
 StopReason: TypeAlias = Literal["timeout", "cancel", "grace", "lost"]
-"""Why a dispatch is asked to stop: its timeout, a cancel request or deadline, the end of the engine's
-grace, or the loss of the run's authority."""
+"""Why a dispatch is asked to stop: its timeout, a cancel request or deadline, the end of the
+engine's grace, or the loss of the run's authority."""
 
 
 class Call(msgspec.Struct, frozen=True):
@@ -98,7 +99,10 @@ class Statement(msgspec.Struct, frozen=True):
 
 
 ReportTo: TypeAlias = Callable[[Call, DispatchEnd, tuple[Statement, ...]], None]
-"""How an in-engine executor reports an end: called on the engine's loop, exactly once for a dispatch."""
+"""How an in-engine executor reports an end.
+
+Called on the engine's loop, exactly once for a dispatch.
+"""
 
 
 class Executor(Protocol):
@@ -121,7 +125,10 @@ class Executor(Protocol):
         ...
 
     async def preclude(self, call: Call, place: str) -> bool:
-        """Make it impossible for this dispatch to begin. False: it began, or that cannot be done."""
+        """Make it impossible for this dispatch to begin. False.
+
+        It began, or that cannot be done.
+        """
         ...
 
     def cancel(self, call: Call, reason: StopReason) -> None:

@@ -1,15 +1,17 @@
 """What the engine asks of a store. Two databases meet this one contract and one suite.
 
-A store writes *batches of transitions* and reads. It decides nothing: what is written was decided in
-`core`, and what may be written is guarded by the run's authority and sequence, compared in the same
-database transaction.
+A store writes *batches of transitions* and reads. It decides nothing: what is written was decided
+in `core`, and what may be written is guarded by the run's authority and sequence, compared in the
+same database transaction.
 
-    guards    first, for every transition of the batch: the run's row moves from exactly the expected
-              authority and sequence, a new run's key is free, the engine epoch is the expected one
+    guards    first, for every transition of the batch: the run's row moves from exactly the
+              expected authority and sequence, a new run's key is free, the engine epoch is the
+              expected one
     rows      then, for every transition: facts, events, payloads
 
 If a guard or a statement of one transition fails, the whole database transaction is rolled back and
-the batch is replayed one by one, so that each gets its own answer. Nothing is answered before the fsync.
+the batch is replayed one by one, so that each gets its own answer. Nothing is answered before the
+fsync.
 """
 
 from __future__ import annotations
@@ -37,7 +39,10 @@ class UserStatement(msgspec.Struct, frozen=True):
 
 
 class Expected(msgspec.Struct, frozen=True):
-    """The guard of a run that exists: who may write it, and after which event. token None: unclaimed."""
+    """The guard of a run that exists: who may write it, and after which event. token None.
+
+    Unclaimed.
+    """
 
     generation: int
     token: bytes | None
@@ -85,7 +90,7 @@ class KeyTaken(msgspec.Struct, frozen=True):
 
 
 class StatementRefused(msgspec.Struct, frozen=True):
-    """A user statement failed, was forbidden or touched another number of rows. Nothing was written.
+    """A user statement failed, was forbidden or touched other rows. Nothing was written.
 
     kind  `conflict` (rows, constraint) or `forbidden` (engine table, PRAGMA, ATTACH, transaction)
     """
@@ -240,7 +245,10 @@ class Store(Protocol):
         ...
 
     async def put_engine(self, row: EngineRow) -> None:
-        """Record an engine's start, or its end (the row with the same instance). Guarded by epoch."""
+        """Record an engine's start, or its end (the row with the same instance).
+
+        Guarded by epoch.
+        """
         ...
 
     async def engine(self, instance: str) -> EngineRow | None:
@@ -286,7 +294,6 @@ class ActivationRow(msgspec.Struct, frozen=True):
     ready_sequence: int | None
     status: str | None
     end_sequence: int | None
-    attempts: int
     failures: int
     interruptions: int
     permissions: int

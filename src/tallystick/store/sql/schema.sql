@@ -110,7 +110,6 @@ CREATE TABLE tally_activation (
   ready_sequence INTEGER,
   status TEXT,
   end_sequence INTEGER,
-  attempts INTEGER NOT NULL DEFAULT 0,
   failures INTEGER NOT NULL DEFAULT 0,
   interruptions INTEGER NOT NULL DEFAULT 0,
   permissions INTEGER NOT NULL DEFAULT 0,

@@ -1,0 +1,32 @@
+"""What is written about what did not succeed: a small JSON object, for people and programs.
+
+kind     stable word: a retryable `FailureKind`, or input_invalid, output_invalid,
+         output_too_large, expression, exhausted, assumed, deadline, fail, output
+message  one sentence · step: where, or absent for the run itself
+detail   whatever the executor added: exception type, traceback, members of a group
+"""
+
+from __future__ import annotations
+
+from tallystick.core.definition import Json
+from tallystick.core.values import ValueRefused, encode
+
+MESSAGE_MAX = 64 * 1024
+
+
+def failure_body(kind: str, message: str, *, step: str | None = None, detail: Json = None) -> bytes:
+    """The canonical JSON of a failure. Any text is taken.
+
+    What JSON cannot hold is escaped or left out.
+    """
+    safe = message[:MESSAGE_MAX].encode("utf-8", "backslashreplace").decode("utf-8")
+    body: dict[str, Json] = {"kind": kind, "message": safe}
+    if step is not None:
+        body["step"] = step
+    if detail is not None:
+        try:
+            encode(detail)
+            body["detail"] = detail
+        except ValueRefused:
+            body["detail"] = "left out: not representable as JSON"
+    return encode(body)
