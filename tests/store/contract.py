@@ -145,7 +145,7 @@ class StoreContract:
         assert attempt.outcome is attempt.end is attempt.doubt is attempt.abandoned_at is None
         assert await store.terms(TERMS) == TERMS_BODY
         (activation,) = await store.activations("run-1")
-        assert (activation.ready_sequence, activation.status, activation.attempts) == (2, None, 1)
+        assert (activation.ready_sequence, activation.status) == (2, None)
         await put(store, author, author.settle("one"))
         (attempt,) = await store.attempts("run-1")
         assert (attempt.outcome, attempt.outcome_sequence) == ("succeeded", 4)
@@ -432,7 +432,7 @@ class StoreContract:
         await put(store, author, author.step("one", "two"))
         facts: tuple[AnyFact, ...] = (
             InsertActivation("skipped", "", None, "skipped", 7),
-            CountActivation(2, 1, 1, 1, 99, "two", ""),
+            CountActivation(1, 1, 1, 99, "two", ""),
             RequestTimeout(50, "two", "", 1),
             EndDispatch("unknown", None, False, True, "two", "", 1),
             MarkDoubt("why", "two", "", 1),
@@ -444,7 +444,7 @@ class StoreContract:
         assert (row.doubt, row.resolution) == ("why", '{"decision":"failed"}')
         skipped, two = (await store.activations("run-1"))[1:]
         assert (skipped.status, skipped.end_sequence) == ("skipped", 7)
-        assert (two.attempts, two.failures, two.interruptions, two.permissions) == (2, 1, 1, 1)
+        assert (two.failures, two.interruptions, two.permissions) == (1, 1, 1)
         assert two.due_at == 99
         ended = (
             SetOutcome("failed", "possible", 60, 8, "unused", "two", "", 1),
@@ -517,7 +517,7 @@ class StoreContract:
             ),
             pytest.param(
                 (EndActivation("succeeded", 4, "one", ""),),
-                (CountActivation(2, 0, 0, 0, None, "one", ""),),
+                (CountActivation(0, 1, 0, None, "one", ""),),
                 id="ended activation counts",
             ),
             pytest.param((), (InsertActivation("one", "", 4, None, None),), id="same activation"),

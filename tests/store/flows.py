@@ -287,7 +287,7 @@ class Author:
             InsertTerms(TERMS, TERMS_BODY),
             InsertActivation(node, "", sequence + 1, None, None),
             InsertAttempt(node, "", 1, identity, intent, TERMS, "memory", RECEIPT),
-            CountActivation(1, 0, 0, 0, None, node, ""),
+            CountActivation(0, 0, 0, None, node, ""),
         )
         return events, facts
 

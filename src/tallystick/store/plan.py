@@ -191,7 +191,7 @@ def _insert_run(
 ) -> None:
     new, owner = transition.new_run, transition.authority
     assert new is not None
-    digest = hashlib.sha256(new.bindings).digest()
+    digest = hashlib.sha256(b"tcj1:bindings\n" + new.bindings).digest()
     guards.setdefault("insert_bindings", []).append((digest, new.bindings.decode()))
     guards.setdefault("insert_run", []).append(
         (

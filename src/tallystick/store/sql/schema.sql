@@ -116,7 +116,7 @@ CREATE TABLE tally_activation (
   due_at INTEGER,
   PRIMARY KEY (run_no, node, instance),
   CHECK ((status IS NULL) = (end_sequence IS NULL)),
-  CHECK (attempts >= 0 AND failures >= 0 AND interruptions >= 0 AND permissions >= 0)
+  CHECK (failures >= 0 AND interruptions >= 0 AND permissions >= 0)
 ) STRICT, WITHOUT ROWID;
 
 -- One attempt: the intent, the current dispatch, and how it ended. Which facts are there is the status.

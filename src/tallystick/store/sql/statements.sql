@@ -83,11 +83,10 @@ UPDATE tally_activation SET status = :status, end_sequence = :end_sequence, due_
 WHERE tally_activation.run_no = :run_no AND tally_activation.node = :node
   AND tally_activation.instance = :instance;
 
--- name: count_activation (run_no, attempts, failures, interruptions, permissions, due_at, node, instance)
+-- name: count_activation (run_no, failures, interruptions, permissions, due_at, node, instance)
 -- The counts of a live visit and when its next attempt is due.
 UPDATE tally_activation SET
-  attempts = :attempts, failures = :failures, interruptions = :interruptions, permissions = :permissions,
-  due_at = :due_at
+  failures = :failures, interruptions = :interruptions, permissions = :permissions, due_at = :due_at
 WHERE tally_activation.run_no = :run_no AND tally_activation.node = :node
   AND tally_activation.instance = :instance;
 
@@ -250,7 +249,7 @@ ORDER BY node, instance, attempt;
 -- name: read_activations (run_id)
 -- All visits of a run.
 SELECT
-  node, instance, ready_sequence, status, end_sequence, attempts, failures, interruptions, permissions, due_at
+  node, instance, ready_sequence, status, end_sequence, failures, interruptions, permissions, due_at
 FROM tally_activation WHERE run_no = (SELECT run_no FROM tally_run WHERE run_id = :run_id)
 ORDER BY node, instance;
 
