@@ -20,6 +20,7 @@ from typing import Any, Final
 
 import msgspec
 
+from tallystick.core.values import encode
 from tallystick.errors import InvalidRequest
 from tallystick.executors.function.task import TaskContext
 
@@ -75,6 +76,8 @@ class Signature:
             return msgspec.structs.asdict(self._decoder.decode(text))
         except msgspec.ValidationError as error:
             raise ArgumentsRefused(_readable(str(error), argument=True)) from error
+        except Exception as error:  # a type of the user's that fails on its own terms
+            raise ArgumentsRefused(f"{type(error).__name__}: {error}") from error
 
     def result(self, value: object) -> bytes:
         """Turn what the function returned into canonical JSON.
@@ -93,7 +96,8 @@ class Signature:
         except msgspec.ValidationError as error:
             raise ResultRefused(_readable(str(error))) from error
         except (TypeError, ValueError, RecursionError, OverflowError) as error:
-            raise ResultRefused(str(error) or type(error).__name__) from error
+            text = str(error).removeprefix("$").removeprefix(".").removeprefix(": ")
+            raise ResultRefused(text or type(error).__name__) from error
 
     def _open_arguments(self, text: bytes) -> dict[str, Any]:
         given = msgspec.json.decode(text)
@@ -104,31 +108,6 @@ class Signature:
         fixed = msgspec.convert(known, self._model, str_keys=True, dec_hook=_custom)
         more = msgspec.convert(rest, dict[str, self._rest], str_keys=True, dec_hook=_custom)  # type: ignore[name-defined]  # a type known at run time
         return {**msgspec.structs.asdict(fixed), **more}
-
-
-def encode(value: object) -> bytes:
-    """Canonical bytes of JSON values. Raises ValueError with the path of what JSON cannot say."""
-    _refuse_what_json_cannot_say(value, "")
-    return msgspec.json.encode(value, order="sorted")
-
-
-def _refuse_what_json_cannot_say(value: object, path: str) -> None:
-    match value:
-        case float():
-            if value - value != 0:  # NaN and both infinities
-                raise ValueError(f"{path or 'value'}: {value} is no JSON number")
-        case str():
-            if not value.isascii():
-                value.encode()  # a lone surrogate raises here, with its position
-        case dict():
-            for key, member in value.items():
-                _refuse_what_json_cannot_say(key, path)
-                _refuse_what_json_cannot_say(member, f"{path}.{key}" if path else str(key))
-        case list() | tuple():
-            for index, member in enumerate(value):
-                _refuse_what_json_cannot_say(member, f"{path}[{index}]")
-        case _:
-            pass
 
 
 # ------------------------------------------------------------------------------ reading a signature
