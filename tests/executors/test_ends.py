@@ -1,4 +1,4 @@
-"""Every cell of the table: how a function ended, by why it had been asked to stop, where, and class."""
+"""Every cell of the table: how a function ended, why it was asked to stop, where, and its class."""
 
 import asyncio
 import itertools
@@ -121,7 +121,7 @@ def test_what_is_no_ordinary_exception_is_an_error_all_the_same(error):
 
 
 @pytest.mark.case("P3", "P1")
-@pytest.mark.parametrize("text", ["a\0b", "a\ud800b", "a\udcffb", "x" * 10_000_000, "\0" * 100_000])
+@pytest.mark.parametrize("text", ["a\0b", "a\ud800b", "\udcffb", "x" * 10_000_000, "\0" * 100_000])
 def test_the_text_of_an_error_is_bounded_and_can_be_stored(text):
     def chain(depth):
         if depth:

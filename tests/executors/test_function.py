@@ -1,12 +1,12 @@
 """The function executor: exactly one report for each dispatch, and the right one."""
 
 import asyncio
+import contextlib
 import contextvars
 import logging
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 
 import pytest
 
@@ -42,6 +42,10 @@ async def turns(count: int = 3) -> None:
         await asyncio.sleep(0)
 
 
+def threads_of(bench: Bench) -> list[threading.Thread]:
+    return list(bench.executor._threads._threads)
+
+
 class Waits:
     """An async function that reached its await, and goes on when it is let."""
 
@@ -67,7 +71,7 @@ class Blocks:
         assert self.let.wait(30)
 
 
-# ------------------------------------------------------------------------------------------- returns
+# ------------------------------------------------------------------------------------------ returns
 
 
 async def test_a_result_is_reported_as_canonical_json(bench):
@@ -163,7 +167,7 @@ async def test_a_function_that_returns_something_to_await_is_told_so(bench):
     assert "async def" in end.message
 
 
-# -------------------------------------------------------------------------------------------- raises
+# ------------------------------------------------------------------------------------------- raises
 
 
 @pytest.mark.parametrize("threaded", [False, True])
@@ -260,7 +264,7 @@ async def test_what_a_function_does_to_context_variables_stays_its_own(bench):
     assert variable.get() == "unset"
 
 
-# -------------------------------------------------------------------------------- asked to stop: async
+# ----------------------------------------------------------------------------- asked to stop: async
 
 
 @pytest.mark.invariant("R11", "S8")
@@ -304,10 +308,8 @@ async def test_a_success_after_a_request_to_stop_is_a_success(bench, reason):
     waits = Waits()
 
     async def function() -> str:
-        try:
+        with contextlib.suppress(BaseException):
             await waits()
-        except BaseException:
-            pass
         return "done all the same"
 
     call = bench.start(function)
@@ -341,10 +343,8 @@ async def test_a_coroutine_that_goes_on_stays_open_until_the_end_of_the_grace(be
 
     async def function() -> str:
         for wait in (first, second):
-            try:
+            with contextlib.suppress(asyncio.CancelledError):
                 await wait()
-            except asyncio.CancelledError:
-                pass
         try:
             await asyncio.Event().wait()
         except asyncio.CancelledError:
@@ -395,7 +395,7 @@ async def test_what_is_stopped_before_its_first_step_was_never_called(bench, rea
 @pytest.mark.case("X3")
 @pytest.mark.invariant("M4")
 async def test_at_whatever_step_a_cancel_arrives_there_is_one_report(bench):
-    """The coroutine takes twenty steps; the cancel arrives before each of them, and after the end."""
+    """The coroutine takes twenty steps; the cancel arrives before each, and after the end."""
     for step in range(25):
 
         async def function() -> int:
@@ -412,7 +412,7 @@ async def test_at_whatever_step_a_cancel_arrives_there_is_one_report(bench):
         assert sum(told is call for told, _, _ in bench.reports) == 1
 
 
-# ----------------------------------------------------------------------------- asked to stop: threads
+# --------------------------------------------------------------------------- asked to stop: threads
 
 
 @pytest.mark.invariant("R11", "S8")
@@ -493,8 +493,10 @@ async def test_a_thread_that_outlives_the_grace_is_unknown_at_once(bench, effect
     assert bench.executor.free(mode) == before - 1  # it still occupies a thread
     assert bench.executor.close(0) == 1
     blocks.let.set()
-    while bench.executor.free(mode) != before:
-        await asyncio.sleep(0)
+    for thread in threads_of(bench):
+        await asyncio.to_thread(thread.join)
+    await turns()
+    assert bench.executor.free(mode) == before
     assert len(bench.reports) == 1
 
 
@@ -519,7 +521,7 @@ asyncio.run(main())
     assert await asyncio.wait_for(process.wait(), 20) == 0
 
 
-# -------------------------------------------------------------------------------------- transactional
+# ------------------------------------------------------------------------------------ transactional
 
 
 async def test_a_transactional_function_hands_its_statements_back_with_its_success(bench):
@@ -573,7 +575,7 @@ async def test_no_other_class_can_write(bench, effect):
 async def test_a_snapshot_is_opened_where_it_is_read_and_closed_with_the_call():
     log = []
 
-    @contextmanager
+    @contextlib.contextmanager
     def snapshot():
         log.append(("open", threading.get_ident()))
         yield lambda sql, params: [(sql, *params)]
@@ -594,7 +596,7 @@ async def test_a_snapshot_is_opened_where_it_is_read_and_closed_with_the_call():
     bench.executor.close()
 
 
-# ------------------------------------------------------------------------------------ slots, receipts
+# ---------------------------------------------------------------------------------- slots, receipts
 
 
 @pytest.mark.invariant("P14")
@@ -691,7 +693,7 @@ async def test_a_function_knows_which_call_it_serves(bench):
     assert bench.reports[0][1] == Succeeded(expected.encode())
 
 
-# ------------------------------------------------------------------------------------------ watchdog
+# ----------------------------------------------------------------------------------------- watchdog
 
 
 async def test_a_blocked_loop_is_named_while_it_is_blocked(caplog):

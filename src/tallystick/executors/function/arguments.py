@@ -243,7 +243,7 @@ def _digest(model: type[msgspec.Struct], rest: object, returns: object) -> str:
 
 
 def _shape(hint: object) -> str:
-    """A type as its JSON schema, without what is written for people."""
+    """Write a type as its JSON schema, without what is written for people."""
     try:
         schema = msgspec.json.schema(hint, schema_hook=_schema_of_custom)
         return msgspec.json.encode(_without_prose(schema), order="sorted").decode()
@@ -252,13 +252,17 @@ def _shape(hint: object) -> str:
 
 
 def _without_prose(schema: object) -> object:
-    if isinstance(schema, dict):
-        return {
-            key: _without_prose(value)
-            for key, value in schema.items()
-            if not (key in ("title", "description") and isinstance(value, str))
-        }
-    return [_without_prose(v) for v in schema] if isinstance(schema, list) else schema
+    if isinstance(schema, list):
+        return [_without_prose(member) for member in schema]
+    if not isinstance(schema, dict):
+        return schema
+    if isinstance(required := schema.get("required"), list):
+        schema = {**schema, "required": sorted(required)}  # the order of names means nothing
+    return {
+        key: _without_prose(value)
+        for key, value in schema.items()
+        if not (key in ("title", "description") and isinstance(value, str))
+    }
 
 
 # ------------------------------------------------------------------- pydantic, without importing it

@@ -24,6 +24,8 @@ Mode: TypeAlias = Literal["async", "thread", "transactional"]
 
 _NAME: Final = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*:[^\W\d]\w*(?:\.[^\W\d]\w*)*")
 
+_LAMBDA: Final = ("is a lambda, which has no name of its own", "define it with def in a module")
+
 
 @dataclass(frozen=True, slots=True)
 class ResolvedTask:
@@ -109,9 +111,7 @@ def _split(name: str) -> tuple[str, str]:
 
 def _check_findable(name: str) -> None:
     if "<lambda>" in name:
-        raise _refused(
-            name, "is a lambda, which has no name to find it by", "define it with def in a module"
-        )
+        raise _refused(name, *_LAMBDA)
     if "<locals>" in name:
         raise _refused(
             name,
@@ -180,7 +180,7 @@ def _check_kind(name: str, function: Any) -> None:  # noqa: ANN401  whatever was
         kind = "class" if isinstance(function, type) else type(function).__name__
         raise _refused(name, f"is a {kind}, and not a function", "name a function")
     if getattr(function, "__name__", "") == "<lambda>":
-        _check_findable(f"{name} <lambda>")
+        raise _refused(name, *_LAMBDA)
     called = function if inspect.isroutine(function) else type(function).__call__
     if inspect.isgeneratorfunction(called) or inspect.isasyncgenfunction(called):
         raise _refused(name, "is a generator", "return one value, for example a list")
