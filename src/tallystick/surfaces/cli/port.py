@@ -173,7 +173,7 @@ class Tally(Protocol):
         ...
 
     def follow(self, run: str | None) -> AsyncIterator[EventDocument]:
-        """Events as they are committed: of one run, all, to its end; None: of every run, from now."""
+        """Events as committed: all of one run, to its end; None: of every run, from now on."""
         ...
 
     async def settled(self, run: str) -> RunDocument:
