@@ -1,0 +1,49 @@
+"""What the crash tests ask of the package: one place to change when a name changes."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import tallystick as ts
+from tallystick.core.definition import Definition
+
+SETUP = Path(__file__).parents[1] / "flows" / "setup.sql"
+
+
+def fault_points() -> tuple[str, ...]:
+    """Every place where a process can be made to die."""
+    from tallystick.testing.faults import FAULT_POINTS
+
+    return tuple(FAULT_POINTS)
+
+
+@asynccontextmanager
+async def engine(path: Path) -> AsyncIterator[Any]:
+    """An engine on the store at `path`."""
+    async with ts.open(str(path), engine=True, setup=str(SETUP)) as tally:
+        yield tally
+
+
+async def start(tally: Any, definition: Definition, x: int, key: str) -> Any:
+    """Start a run, or find it by its key. Returns its handle once it is acknowledged."""
+    return await tally.start(definition, input={"x": x}, key=key)
+
+
+async def rest(handle: Any) -> str:
+    """Wait until the run ended or waits for a person; how."""
+    try:
+        await handle.result()
+    except ts.RunFailed:
+        return "failed"
+    except ts.RunInDoubt:
+        return "in_doubt"
+    return "succeeded"
+
+
+async def resolve(tally: Any, answer: dict[str, Any]) -> None:
+    """Answer a doubt: {"run", "node", "instance", "decision"}, with "output" for `succeeded`."""
+    output = {"output": answer["output"]} if "output" in answer else {}
+    await tally.resolve(
+        answer["run"], answer["node"], answer["decision"], reason="the effect log says so", **output
+    )
