@@ -26,14 +26,17 @@ _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 class Stopping:
     """Whether this process was asked to stop. Make one, then `arm` it inside the event loop.
 
+    grace_ms    None: the usual ten seconds
     signal      the number of the signal, None before it
     requested   set, in the loop, when it came
     """
 
-    def __init__(self, grace_ms: int = GRACE_MS, leave: Callable[[int], object] = os._exit) -> None:
+    def __init__(
+        self, grace_ms: int | None = None, leave: Callable[[int], object] = os._exit
+    ) -> None:
         self.signal: int | None = None
         self.requested = Event()
-        self._grace_ms = grace_ms
+        self._grace_ms = GRACE_MS if grace_ms is None else grace_ms
         self._leave = leave
         self._done = threading.Event()
         self._reader, self._writer = os.pipe()
