@@ -153,7 +153,11 @@ FACTS_OF: dict[type, tuple[tuple[type, ...], ...]] = {
         (facts.EndActivation, facts.CountActivation),
     ),
     messages.AttemptDoubted: ((facts.MarkDoubt,),),
-    messages.DoubtResolved: ((facts.SetResolution,), (facts.MarkDoubt,)),
+    messages.DoubtResolved: (
+        (facts.SetResolution,),
+        (facts.MarkDoubt,),
+        (facts.EndDispatch, type(None)),
+    ),
 }
 """Which rows each event changes, in order; the events that are missing change the run's own row."""
 
@@ -263,8 +267,9 @@ class Rows:
                 row.update(dispatch=fact.dispatch, place=fact.place, receipt=fact.receipt)
                 row.update(timeout_at=None, end=None, due_at=None)
             case facts.EndDispatch():
-                assert row["end"] is None
+                assert row["end"] in (None, fact.end), "only the next dispatch empties the end"
                 assert fact.earlier_unknown >= row["earlier_unknown"]
+                assert fact.earlier_failed >= row["earlier_failed"]
                 row.update(end=fact.end, due_at=fact.due_at)
                 row["earlier_unknown"] = fact.earlier_unknown
                 row["earlier_failed"] = fact.earlier_failed
@@ -326,7 +331,8 @@ def check_attempt(run: Run, key: ActivationKey, opened: Attempt, row: dict[str, 
     assert seen == (row["dispatch"], row["end"], row["doubt"], row["place"], row["identity"])
     assert (opened.receipt, opened.timeout) == (bool(row["receipt"]), bool(row["timeout_at"]))
     assert opened.intent == intent_digest(row["intent"])
-    worst = "failed" if row["earlier_failed"] else "nothing"
+    assert opened.failed == row["earlier_failed"]
+    worst = "failed" if opened.failed else "nothing"
     assert opened.earlier == ("unknown" if row["earlier_unknown"] else worst)
     if opened.doubt is None and opened.end is not None:
         assert run.due.get(key) == row["due_at"], "an attempt between dispatches has its due time"
