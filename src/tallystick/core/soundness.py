@@ -26,10 +26,12 @@ from tallystick.core.definition import (
     Node,
     Retry,
 )
+from tallystick.core.expression_values import ExpressionFailed
+from tallystick.core.fields import compile_field, names_of
 from tallystick.core.graph import retry_problem
 from tallystick.core.pointer import Path
+from tallystick.core.references import Names
 from tallystick.core.retry import DELAY_MAX_MS
-from tallystick.core.templates import ExpressionFailed, compile_template
 
 ID = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*", re.ASCII)
 ID_BYTES_MAX = 512
@@ -244,11 +246,12 @@ def _references(
     definition: Definition, places: dict[str, int], ancestors: list[int]
 ) -> Iterator[Problem]:
     everything = (1 << len(ancestors)) - 1
+    names = names_of(definition)
     for at, node in enumerate(definition.root.nodes):
         for name, value in _templates(node):
-            yield from _reads(value, ("steps", at, name), places, ancestors[at])
+            yield from _reads(value, ("steps", at, name), places, ancestors[at], names)
     if definition.output is not UNSET:
-        yield from _reads(definition.output, ("output",), places, everything)
+        yield from _reads(definition.output, ("output",), places, everything, names)
 
 
 def _templates(node: Node) -> Iterator[tuple[str, Json]]:
@@ -262,9 +265,11 @@ def _templates(node: Node) -> Iterator[tuple[str, Json]]:
         yield "succeed", node.value
 
 
-def _reads(value: Json, path: Path, places: dict[str, int], before: int) -> Iterator[Problem]:
+def _reads(
+    value: Json, path: Path, places: dict[str, int], before: int, names: Names
+) -> Iterator[Problem]:
     try:
-        template = compile_template(value, ".".join(map(str, path)))
+        template = compile_field(value, ".".join(map(str, path)), names)
     except ExpressionFailed as error:
         yield Problem("expression-invalid", path, str(error), "see the expression rules")
         return
