@@ -31,7 +31,8 @@ from tests.flows.reference import APPLIED
 
 ROOT = Path(__file__).parents[2]
 LIVES_MAX = 12
-LIFE_TIMEOUT_S = 60
+LIFE_TIMEOUT_S = 30
+HUNG = -1000
 FAULT_EXIT = 86
 """What an engine ends with at a point whose action is `exit`."""
 
@@ -57,6 +58,7 @@ class Verdict:
     problems    what went wrong otherwise
     hits        visits of each fault point, by life
     doubts      how many questions were asked
+    missed      faults that were planned and not reached
     final       the final state, to be compared; see `state`
     """
 
@@ -66,6 +68,7 @@ class Verdict:
     hits: list[Counter] = field(default_factory=list)
     doubts: int = 0
     lives: int = 0
+    missed: list[str] = field(default_factory=list)
     final: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -87,7 +90,7 @@ class World:
         self.flying: set[str] = set()
 
     def live(self, case: Case, fault: str, answers: list[dict], life: int) -> tuple[int, str]:
-        """One life. Returns how it ended: exit status (negative: a signal) and its last words."""
+        """One life. Returns its exit status (negative: a signal; 0: all done) and last words."""
         command = [sys.executable, "-m", "tests.simulation.worker", str(self.store)]
         command += ["--flow", case.flow, "--count", str(case.count)]
         command += ["--acknowledged", str(self.acknowledged)]
@@ -95,15 +98,18 @@ class World:
         command += ["--answers", *map(json.dumps, answers)] if answers else []
         planned = {"TALLY_FAULT": fault, "TALLY_FAULT_REPORT": str(self.report(life))}
         environment = {**os.environ, "TALLY_TESTING": "1", log.PATH: str(self.effects), **planned}
-        done = subprocess.run(
-            command,
-            cwd=ROOT,
-            env=environment,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=LIFE_TIMEOUT_S,
-        )
+        try:
+            done = subprocess.run(
+                command,
+                cwd=ROOT,
+                env=environment,
+                capture_output=True,
+                text=True,
+                check=False,
+                timeout=LIFE_TIMEOUT_S,
+            )
+        except subprocess.TimeoutExpired as hung:
+            return HUNG, f"hung: {(hung.stderr or b'').decode()[-2000:]}"
         return done.returncode, (done.stderr or done.stdout).strip()[-2000:]
 
     def report(self, life: int) -> Path:
@@ -140,6 +146,7 @@ def play(case: Case, folder: Path) -> Verdict:
         if status != 0 and not (killed and fault):
             verdict.problems.append(f"life {life} ended with {status}: {words}")
             return verdict
+        verdict.missed += [fault] if fault and not killed else []
         verdict.violations += world.judged(final=False)
         if verdict.violations:
             return verdict

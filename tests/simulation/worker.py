@@ -10,12 +10,30 @@ goes away as soon as everything is acknowledged, while the runs are at work.
 import argparse
 import asyncio
 import json
+import os
 import sys
 from pathlib import Path
 
 from tests.effects.log import append
 from tests.flows.reference import FLOWS
 from tests.simulation import port
+
+
+PATIENCE_S = 20
+HUNG = 99
+"""What a life ends with that is not at rest after `PATIENCE_S`."""
+
+
+async def watched(asked: argparse.Namespace) -> dict[str, str]:
+    """Live; but if nothing comes of it, say where every task stands, and end."""
+    life = asyncio.create_task(live(asked))
+    _, hung = await asyncio.wait([life], timeout=PATIENCE_S)
+    if hung:
+        for task in asyncio.all_tasks():
+            task.print_stack(file=sys.stderr)
+        sys.stderr.flush()
+        os._exit(HUNG)
+    return life.result()
 
 
 async def live(asked: argparse.Namespace) -> dict[str, str]:
@@ -47,7 +65,7 @@ def main() -> None:
     parser.add_argument("--acknowledged", type=Path, required=True)
     parser.add_argument("--answers", nargs="*", default=[], help="JSON, one for each doubt")
     parser.add_argument("--leave", action="store_true")
-    sys.stdout.write(json.dumps(asyncio.run(live(parser.parse_args()))) + "\n")
+    sys.stdout.write(json.dumps(asyncio.run(watched(parser.parse_args()))) + "\n")
 
 
 if __name__ == "__main__":
