@@ -111,7 +111,7 @@ def test_a_bad_schema_is_told_where(schema: Any, code: str, path: tuple[str | in
 
 
 @pytest.mark.parametrize(
-    "schema", [nested(70), {"enum": list(range(10**6))}, {"allOf": [True] * 20_000}]
+    "schema", [nested(70), nested(5_000), {"enum": list(range(10**6))}, {"allOf": [True] * 20_000}]
 )
 def test_the_size_of_a_schema_is_bounded(schema: Any) -> None:
     if "enum" in schema:

@@ -93,6 +93,8 @@ def _keyword_problems(schema: object, types: Mapping[str, object]) -> list[Schem
         encode(plain_schema(schema))
     except ValueRefused as error:
         return [SchemaProblem("schema-invalid", error.path, error.reason)]
+    except RecursionError:
+        return [_too_large("the schema is nested too deep")]
     problems: list[SchemaProblem] = []
     stack: list[tuple[Path, object]] = [(ROOT, schema)]
     nodes, known = 0, dict[str, int]()
