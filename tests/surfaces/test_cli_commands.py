@@ -1,4 +1,4 @@
-"""Each command asks the client for exactly one thing, prints it, and says by its code what it was."""
+"""Each command asks the client for one thing, prints it, and says by its code what it was."""
 
 import io
 import json
@@ -476,7 +476,7 @@ In doubt: invoice, attempt 1 may have happened, and nobody here can prove its ou
 NARROW_STEPS = """\
 STEP             STATUS
 charge           succeeded
-invoice          in_doubt   
+invoice          in_doubt
 notify           retry      next at 2…
 each[17].publi…  failed     error: no…
 """
