@@ -87,7 +87,6 @@ async def test_a_result_is_reported_as_canonical_json(bench):
         assert await bench.run(function, a=1, b=2) == Succeeded(b'{"a":1,"b":2}')
 
 
-@pytest.mark.invariant("P1")
 async def test_accept_returns_before_anything_runs(bench):
     ran = []
 
@@ -422,7 +421,6 @@ async def test_what_is_stopped_before_its_first_step_was_never_called(bench, rea
 
 
 @pytest.mark.case("X3")
-@pytest.mark.invariant("M4")
 async def test_at_whatever_step_a_cancel_arrives_there_is_one_report(bench):
     """The coroutine takes twenty steps; the cancel arrives before each, and after the end."""
     for step in range(25):
@@ -503,7 +501,7 @@ async def test_a_thread_that_stops_where_it_was_asked_to_is_cancelled(bench):
     assert await bench.end_of(call) == Cancelled()
 
 
-@pytest.mark.invariant("R11", "M4")
+@pytest.mark.invariant("R11")
 @pytest.mark.parametrize("effect", ["read_only", "idempotent", "mutating", "transactional"])
 async def test_a_thread_that_outlives_the_grace_is_unknown_at_once(bench, effect):
     blocks = Blocks()
@@ -575,7 +573,6 @@ async def test_a_transactional_function_hands_its_statements_back_with_its_succe
         )
 
 
-@pytest.mark.invariant("S6")
 async def test_a_transactional_function_that_fails_hands_back_nothing(bench):
     async def raises(ctx: TaskContext) -> None:
         ctx.write("delete from stock")
