@@ -14,15 +14,16 @@ Values are bound as they come, but for JSON, which travels as bytes and is store
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
+import msgspec
 from msgspec.structs import astuple
 
 from tallystick.core.facts import (
     Abandon,
-    AnyFact,
     AttachReceipt,
     BeginDispatch,
     CountActivation,
@@ -36,10 +37,13 @@ from tallystick.core.facts import (
     SetOutcome,
     SetResolution,
 )
-from tallystick.core.messages import Payload
+from tallystick.core.messages import Intent, Payload
 from tallystick.store.protocol import Transition, UserStatement
 
 Row: TypeAlias = tuple[object, ...]
+
+_read_intent = msgspec.json.Decoder(Intent).decode
+_write_intent = msgspec.json.Encoder(order="sorted").encode
 
 RANKS: Mapping[type, tuple[int, str]] = {
     InsertTerms: (0, "insert_terms"),
@@ -118,7 +122,7 @@ def plan(
     numbers: Mapping[str, int],
     position: int,
     run_no: int,
-    known_terms: Set[bytes],
+    known_terms: AbstractSet[bytes],
     blobs: Blobs,
 ) -> Plan:
     """Plan a batch of well-formed transitions of different runs.
@@ -140,7 +144,7 @@ def plan(
             number = numbers[transition.run]
         _guard(guards, transition, number)
         if transition.facts:
-            _stage(staged, transition.facts, number, known_terms, made.terms)
+            _stage(staged, transition, number, known_terms, made.terms)
         for sealed in transition.events:
             position += 1
             sequence = sealed.sequence
@@ -214,15 +218,14 @@ def _insert_run(
 
 def _stage(
     staged: dict[tuple[int, int, str], list[Row]],
-    facts: Sequence[AnyFact],
+    transition: Transition,
     number: int,
-    known_terms: Set[bytes],
+    known_terms: AbstractSet[bytes],
     terms: set[bytes],
 ) -> None:
     reached: dict[tuple[object, ...], tuple[int, int]] = {}
-    for fact in facts:
-        kind = type(fact)
-        rank, statement = RANKS[kind]
+    for fact in transition.facts:
+        rank, statement = RANKS[type(fact)]
         if isinstance(fact, InsertTerms):
             if fact.digest not in known_terms and fact.digest not in terms:
                 terms.add(fact.digest)
@@ -234,13 +237,44 @@ def _stage(
         if before >= rank:
             stage += 1
         reached[target] = (stage, rank)
-        row = _intent_row(fact, number) if kind is InsertAttempt else (number, *astuple(fact))
+        if isinstance(fact, InsertAttempt):
+            row = _intent_row(fact, transition.run, number)
+        else:
+            row = (number, *astuple(fact))
         staged.setdefault((stage, rank, statement), []).append(row)
 
 
-def _intent_row(fact: AnyFact, number: int) -> Row:
-    node, instance, attempt, identity, intent, *rest = astuple(fact)
-    return (number, node, instance, attempt, identity, intent.decode(), *rest)
+def _intent_row(fact: InsertAttempt, run: str, number: int) -> Row:
+    """The parts of an intent. Raises `ValueError` if they do not make exactly these bytes again."""
+    try:
+        intent = _read_intent(fact.intent)
+        digest = bytes.fromhex(intent.input)
+    except (msgspec.MsgspecError, ValueError) as error:
+        raise ValueError(f"an intent cannot be read: {error}") from error
+    beside = Intent(
+        run,
+        fact.node,
+        fact.attempt,
+        fact.terms.hex(),
+        digest.hex(),
+        fact.place,
+        intent.prepared_at,
+        fact.instance,
+    )
+    if _write_intent(beside) != fact.intent:
+        raise ValueError("an intent differs from the columns beside it, or is not canonical")
+    return (
+        number,
+        fact.node,
+        fact.instance,
+        fact.attempt,
+        fact.identity,
+        fact.terms,
+        digest,
+        intent.prepared_at,
+        fact.place,
+        fact.receipt,
+    )
 
 
 def _payload(number: int, sequence: int, payload: Payload, blob: BlobName | None) -> Row:

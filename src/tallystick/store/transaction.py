@@ -13,7 +13,8 @@ What runs here is driver-free: a `Session` is one connection in one thread.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -33,7 +34,7 @@ from tallystick.store.protocol import (
 )
 
 
-class Refused(Exception):  # noqa: N818  an answer on its way, not an error
+class Refused(Exception):
     """The database refused a guard or a row. answer: None where the reason has to be looked up."""
 
     def __init__(self, answer: Answer | None = None) -> None:
@@ -55,7 +56,7 @@ class Session(Protocol):
     Every verb raises `TallyError` when the database itself failed.
     """
 
-    known_terms: Set[bytes]
+    known_terms: AbstractSet[bytes]
 
     def begin(self) -> Snapshot:
         """Begin to write and say where; waits a bounded time for another writer."""
@@ -101,7 +102,7 @@ class Session(Protocol):
         """The run that a key belongs to, and its request."""
         ...
 
-    def remember(self, numbers: Mapping[str, int], terms: Set[bytes]) -> None:
+    def remember(self, numbers: Mapping[str, int], terms: AbstractSet[bytes]) -> None:
         """Keep what a committed plan brought."""
         ...
 
@@ -186,14 +187,17 @@ def _plan(
     numbers: Mapping[str, int],
     snapshot: Snapshot,
 ) -> Plan:
-    return plan(
-        transitions,
-        numbers=numbers,
-        position=snapshot.position,
-        run_no=snapshot.run_no,
-        known_terms=session.known_terms,
-        blobs=blobs,
-    )
+    try:
+        return plan(
+            transitions,
+            numbers=numbers,
+            position=snapshot.position,
+            run_no=snapshot.run_no,
+            known_terms=session.known_terms,
+            blobs=blobs,
+        )
+    except ValueError as error:
+        raise Refused(RowRefused(str(error))) from error
 
 
 def _exactly(session: Session, write: Write) -> None:
@@ -244,7 +248,7 @@ def _replay(session: Session, batch: Batch, fault: Fault) -> list[Answer]:
         return answers
 
 
-class TransactionGone(Exception):  # noqa: N818  a way out of a loop, not an error
+class TransactionGone(Exception):
     """A statement ended the whole transaction (`INSERT OR ROLLBACK`): begin again without it."""
 
     def __init__(self, index: int, answer: Answer) -> None:
