@@ -1,9 +1,9 @@
 """Turn a batch of transitions into rows, grouped by statement, ready to be written in few calls.
 
-Transitions of different runs touch different rows, so their order does not matter and their rows may
-be grouped. Within one transition the order of its facts does matter where two of them touch the same
-row (a receipt, then an outcome). So each kind of fact has a *rank*, kinds are written in rank order,
-and a fact that would overtake an earlier one of its own row is put off to the next *stage*:
+Transitions of different runs touch different rows, so their order does not matter and their rows
+may be grouped. Within one transition the order of its facts does matter where two of them touch the
+same row (a receipt, then an outcome). So each kind of fact has a *rank*, kinds are written in rank
+order, and a fact that would overtake an earlier one of its own row is put off to the next *stage*:
 
     facts of one attempt   AttachReceipt  SetOutcome | BeginDispatch after EndDispatch: in order
                            SetOutcome  AttachReceipt | against the order: the second is stage 1
@@ -89,7 +89,7 @@ class Plan:
     rows        facts by stage and rank, then events, then payloads
     statements  what users asked for, each with the index of its transition
     positions   of the last event of each transition
-    numbers     run numbers given to new runs
+    numbers     of all runs of the batch, also those given to new ones
     terms       digests of the terms that the batch brings
     """
 
@@ -139,9 +139,10 @@ def plan(
     for index, transition in enumerate(batch):
         if transition.new_run is not None:
             run_no += 1
-            number = made.numbers[transition.run] = run_no
+            number = run_no
         else:
             number = numbers[transition.run]
+        made.numbers[transition.run] = number
         _guard(guards, transition, number)
         if transition.facts:
             _stage(staged, transition, number, known_terms, made.terms)

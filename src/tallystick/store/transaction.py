@@ -1,7 +1,7 @@
 """Write a batch: guards first, then rows, one commit; and if anything is refused, one by one.
 
 The fast way has no savepoints: if a guard or a row of any transition is refused, the whole database
-transaction is rolled back. The batch is then replayed in a second transaction, each transition under a
+transaction is rolled back. The batch is then replayed in a second one, each transition under a
 savepoint, so that each gets its own answer and all that can be written still share one fsync.
 
     begin ─▶ epoch ─▶ guards ─▶ rows ─▶ user statements ─▶ commit ─▶ answers
@@ -56,7 +56,10 @@ class Session(Protocol):
     Every verb raises `TallyError` when the database itself failed.
     """
 
-    known_terms: AbstractSet[bytes]
+    @property
+    def known_terms(self) -> AbstractSet[bytes]:
+        """Digests of terms that are stored."""
+        ...
 
     def begin(self) -> Snapshot:
         """Begin to write and say where; waits a bounded time for another writer."""
@@ -203,7 +206,7 @@ def _plan(
 def _exactly(session: Session, write: Write) -> None:
     """Run a statement; each of its rows must have changed exactly one."""
     if session.apply(write) != len(write.rows):
-        raise Refused
+        raise Refused(RowRefused(f"{write.statement}: a row that it changes is not there"))
 
 
 def _guard_fault(fault: Fault) -> None:
@@ -273,9 +276,8 @@ def _replayed(
             if isinstance(made, Plan):
                 brought.append(made)
                 numbers |= made.numbers
-                snapshot = Snapshot(
-                    snapshot.epoch, made.positions[-1], snapshot.run_no + len(made.numbers)
-                )
+                newest = snapshot.run_no + (transition.new_run is not None)
+                snapshot = Snapshot(snapshot.epoch, made.positions[-1], newest)
                 answer = Committed(snapshot.position)
             else:
                 answer = made
@@ -307,8 +309,7 @@ def _alone(
         number = numbers.get(transition.run) or session.number(transition.run)
         made = _plan(session, [transition], blobs, {transition.run: number or 0}, snapshot)
         for rows in (*made.guards, *made.rows):
-            if session.apply(rows) != len(rows.rows):
-                raise Refused(RowRefused(f"{rows.statement}: a row it changes is not there"))
+            _exactly(session, rows)
         for statement in transition.statements:
             session.run_user(statement)
         session.check_deferred()
