@@ -1,7 +1,7 @@
 """Transitions as a machine would make them, written by hand: the smallest honest author of a run.
 
-`Author` keeps what a run's next transition needs (sequence, head, counts) and advances it only when it
-is told that the last one was committed, so that a test can also lose one.
+`Author` keeps what a run's next transition needs (sequence, head, counts) and advances it only when
+it is told that the last one was committed, so that a test can also lose one.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Where a database may lie: on a local file system, in a directory and files of our own.
 
 A network file system does not keep SQLite's promises about locks and shared memory, and a file that
-somebody else can replace is not ours. So a place is looked at before it is touched. Source: sqlite.org
-"How To Corrupt An SQLite Database File", §2.
+somebody else can replace is not ours. So a place is looked at before it is touched.
+Source: sqlite.org/howtocorrupt.html §2.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def file_system_of(directory: Path) -> str | None:
 
 
 def _type_at(mounts: str, path: str) -> str | None:
-    """The type of the deepest mount above a path; of two at one place the later covers the earlier."""
+    """The type of the deepest mount above a path; a later one covers an earlier one."""
     found: tuple[int, str | None] = (-1, None)
     for line in mounts.splitlines():
         before, _, after = line.partition(" - ")
