@@ -13,9 +13,9 @@ SETUP = Path(__file__).parents[1] / "flows" / "setup.sql"
 
 def fault_points() -> tuple[str, ...]:
     """Every place where a process can be made to die."""
-    from tallystick.testing.faults import FAULT_POINTS
+    from tallystick.engine.opening import POINTS
 
-    return tuple(FAULT_POINTS)
+    return POINTS
 
 
 @asynccontextmanager
@@ -44,6 +44,12 @@ async def rest(handle: Any) -> str:
 async def resolve(tally: Any, answer: dict[str, Any]) -> None:
     """Answer a doubt: {"run", "node", "instance", "decision"}, with "output" for `succeeded`."""
     output = {"output": answer["output"]} if "output" in answer else {}
+    why = "the effect log says so"
     await tally.resolve(
-        answer["run"], answer["node"], answer["decision"], reason="the effect log says so", **output
+        answer["run"],
+        answer["node"],
+        outcome=answer["decision"],
+        reason=why,
+        actor="test",
+        **output,
     )

@@ -18,7 +18,6 @@ from tests.effects.log import append
 from tests.flows.reference import FLOWS
 from tests.simulation import port
 
-
 PATIENCE_S = 20
 HUNG = 99
 """What a life ends with that is not at rest after `PATIENCE_S`."""
