@@ -41,6 +41,11 @@ async def rest(handle: Any) -> str:
     return "succeeded"
 
 
+async def leave(tally: Any) -> None:
+    """Close at once, in order: what is at work has a moment to end."""
+    await tally.close(grace=0.3)
+
+
 async def resolve(tally: Any, answer: dict[str, Any]) -> None:
     """Answer a doubt: {"run", "node", "instance", "decision"}, with "output" for `succeeded`."""
     output = {"output": answer["output"]} if "output" in answer else {}
