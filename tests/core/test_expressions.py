@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tallystick.core.cel_library import _reason
 from tallystick.core.diagnostics import Diagnostic, Place, Problems
 from tallystick.core.expressions import (
     ExpressionFailed,
@@ -315,6 +316,12 @@ def test_no_error_quotes_data(text: str) -> None:
     while chain is not None:
         assert SECRET not in str(chain)
         chain = chain.__cause__
+
+
+@pytest.mark.invariant("K2")
+def test_a_message_of_the_library_that_is_not_known_is_not_shown() -> None:
+    assert _reason(f"INTERNAL: {SECRET}") == "CEL gives an error"
+    assert _reason(f'NOT_FOUND: Key not found in map : "{SECRET}"').startswith("a key is missing")
 
 
 PRELUDE = """

@@ -219,24 +219,35 @@ def _advance(draft: Draft, slots: dict[str, int]) -> TallyError | None:
     run = draft.run
     if run.barrier or run.ended is not None:
         return None
+    if run.authority is None:
+        return _not_yours(run)
     if run.deadline is not None and draft.now >= run.deadline and run.stopping is None:
         return _pass_deadline(draft)
     if len(run.due):
         for key in [key for key, due in run.due.items() if due <= draft.now]:
             _advance_one(draft, key, slots)
     if run.stopping is None and len(run.ready):
-        for key in _first_ready(run, sum(slots.values())):
+        for key in _first_ready(run, slots):
             if not _advance_one(draft, key, slots):
                 break
     return None
 
 
-def _first_ready(run: Run, most: int) -> list[ActivationKey]:
+def _first_ready(run: Run, slots: Mapping[str, int]) -> list[ActivationKey]:
+    """The ready steps that stand first for the slots of their mode: one mode never blocks another.
+
+    Looks no further than the modes that this run has and that have a slot.
+    """
+    left = {mode: slots[mode] for mode in run.bound.modes if slots.get(mode, 0) > 0}
     keys: list[ActivationKey] = []
-    for key in run.ready.keys():  # noqa: SIM118  not a dict
-        if len(keys) >= most:
+    for key, mode in ((key, run.bound.leaf(key.node).terms.mode) for key, _ in run.ready.items()):
+        if not left:
             break
-        keys.append(key)
+        if mode in left:
+            keys.append(key)
+            left[mode] -= 1
+            if left[mode] == 0:
+                del left[mode]
     return keys
 
 

@@ -9,7 +9,7 @@ import msgspec
 
 from tallystick.core.commands import Report, Resolve, Succeeded
 from tallystick.core.draft import Draft, names_of
-from tallystick.core.facts import MarkDoubt, SetResolution
+from tallystick.core.facts import EndDispatch, MarkDoubt, SetResolution
 from tallystick.core.failure import failure_body
 from tallystick.core.messages import DoubtResolved, EffectSeen
 from tallystick.core.run import Activation, Attempt, Run
@@ -98,7 +98,17 @@ def _record(
         payload,
         SetResolution(_encode(resolution).decode(), node, instance, attempt.number),
         MarkDoubt(None, node, instance, attempt.number),
+        *_scheduled(attempt, due, node, instance),
     )
+
+
+def _scheduled(attempt: Attempt, due: int | None, node: str, instance: str) -> list[EndDispatch]:
+    """The row of a permitted attempt says when its next dispatch is due; its end stays."""
+    if due is None:
+        return []
+    assert attempt.end is not None, "an attempt is in doubt only after its dispatch has ended"
+    unknown, number = attempt.earlier == "unknown", attempt.number
+    return [EndDispatch(attempt.end, due, unknown, attempt.failed, node, instance, number)]
 
 
 def _carry_out(draft: Draft, step: str, asked: Resolve) -> None:

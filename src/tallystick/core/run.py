@@ -58,6 +58,7 @@ class Attempt(msgspec.Struct, frozen=True):
     number, dispatch   both from 1
     end                how the current dispatch ended, or None: it is in flight
     earlier            the worst known of the dispatches that ended
+    failed             one of them ended in a failure, whatever came later
     doubt              why it is in doubt, or None
     permitted          its current (or next) dispatch is the one that a person permitted
     """
@@ -72,6 +73,7 @@ class Attempt(msgspec.Struct, frozen=True):
     timeout: bool = False
     end: str | None = None
     earlier: Earlier = "nothing"
+    failed: bool = False
     doubt: str | None = None
     permitted: bool = False
 
@@ -302,7 +304,11 @@ def _dispatch_ended(run: Run, event: DispatchEnded, _payload: Payload | None) ->
     run.in_flight -= 1
     keeps_permission = attempt.permitted and event.end in ("given_up", "precluded")
     attempt = msgspec.structs.replace(
-        attempt, end=event.end, earlier=earlier, permitted=keeps_permission
+        attempt,
+        end=event.end,
+        earlier=earlier,
+        failed=attempt.failed or event.end in ("failed", "cancelled"),
+        permitted=keeps_permission,
     )
     run.live[activation.key] = msgspec.structs.replace(
         activation,

@@ -472,7 +472,7 @@ def _between(
             kind_of(end),
             due,
             ended.earlier == "unknown",
-            ended.earlier == "failed",
+            ended.failed,
             node,
             instance,
             attempt.number,
