@@ -139,9 +139,9 @@ def lingering() -> Definition:
     """A step outlives its engine's grace, so this ends only in a second life."""
     return definition(
         "lingering",
-        call("start", "charge"),
-        call("linger", "look_lingering", "start"),
-        call("after", "send", "linger", x=output("linger", "x")),
+        call("linger", "look_lingering"),
+        call("beside", "charge"),
+        call("after", "send", "linger", "beside", x=output("linger", "x")),
     )
 
 

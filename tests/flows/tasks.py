@@ -61,8 +61,8 @@ async def look_slow(x: int, *, ctx: ts.TaskContext) -> Output:
 
 @ts.task(effect="read_only")
 async def look_lingering(x: int, *, ctx: ts.TaskContext) -> Output:
-    """Outlive the engine in the first dispatch: only the end of its grace ends it."""
-    if ctx.dispatch == 1:
+    """Outlive the engine in the very first dispatch: only the end of its grace ends it."""
+    if ctx.attempt == ctx.dispatch == 1:
         await asyncio.Event().wait()
     return _did(ctx, {"x": x + 7})
 

@@ -1,5 +1,6 @@
 """What the crash tests ask of the package: one place to change when a name changes."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -43,6 +44,7 @@ async def rest(handle: Any) -> str:
 
 async def leave(tally: Any) -> None:
     """Close at once, in order: what is at work has a moment to end."""
+    await asyncio.sleep(0.05)
     await tally.close(grace=0.3)
 
 

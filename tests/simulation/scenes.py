@@ -15,16 +15,21 @@ from tests.simulation.crash import Case, Verdict, play
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """A case, and which of its lives is looked at."""
+    """A case, and which of its lives is looked at.
+
+    also  what is planned in that life besides the fault, ""
+    """
 
     name: str
     case: Case
     life: int = 0
+    also: str = ""
 
     def with_fault(self, fault: str) -> Case:
         """The case with one more fault, in the life that is looked at."""
         before = (*self.case.faults, *[""] * self.life)[: self.life]
-        return replace(self.case, faults=(*before, fault))
+        planned = ",".join(filter(None, (self.also, fault)))
+        return replace(self.case, faults=(*before, planned))
 
 
 SCENES = (
@@ -32,7 +37,8 @@ SCENES = (
     Scene("takeover", Case(faults=("driver.after-accept:5:kill",)), life=1),
     Scene("leaving", Case(flow="lingering", then="leave")),
     Scene("large", Case(flow="large")),
-    Scene("many", Case(flow="large", count=60)),
+    Scene("replay", Case(count=3), also="commit.guard:3:raise"),
+    Scene("many", Case(count=100)),
 )
 
 
@@ -41,7 +47,7 @@ def played(name: str) -> Verdict:
     """The scene as it is, without the fault that is looked for. Kept for the process."""
     (scene,) = (scene for scene in SCENES if scene.name == name)
     with TemporaryDirectory(prefix="tally-scene-") as folder:
-        return play(scene.case, Path(folder))
+        return play(scene.with_fault(""), Path(folder))
 
 
 def hits(scene: Scene) -> Counter:
