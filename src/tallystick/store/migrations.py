@@ -8,7 +8,7 @@ verified.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
@@ -132,21 +132,17 @@ def migrate(
     stored: int,
     *,
     expected: Objects,
-    backup: Callable[[], None],
     target: int = SCHEMA,
     migrations: Sequence[Migration] = MIGRATIONS,
 ) -> None:
-    """Bring a store to a version, inside the connection's transaction.
+    """Bring a store to a version, inside the connection's transaction, after its backup.
 
-    backup    makes and verifies one; called before anything is changed, and raises if it failed
     expected  what the schema must contain afterwards
 
     Raises `UnsupportedSchema` where no way leads there, `MaintenanceRequired` where the result is
     not what it should be; the caller rolls back and nothing was changed.
     """
-    chosen = steps(stored, target, migrations)
-    backup()
-    for migration in chosen:
+    for migration in steps(stored, target, migrations):
         connection.script(migration.sql)
         connection.set_version(migration.to)
     check_objects(connection.objects(), expected)

@@ -16,13 +16,15 @@ from pathlib import Path
 
 import apsw
 
-from tallystick.errors import InvalidRequest, StoreUnavailable, TallyError
+from tallystick.errors import InvalidRequest, TallyError
 from tallystick.store import migrations, sqlite_errors
 from tallystick.store.codec import Row
 from tallystick.store.faults import Fault, no_fault
 from tallystick.store.files import Blobs, System, grow
 from tallystick.store.gate import STEPS_CHECKED, Allowed, Gate
-from tallystick.store.opening import Door, Opening, Seen
+from tallystick.store.migrating import migrate_file
+from tallystick.store.migrations import MIGRATIONS, Migration
+from tallystick.store.opening import Door, Opening, objects_of
 from tallystick.store.place import FileSystemOf, check_place, file_system_of
 from tallystick.store.plan import Write
 from tallystick.store.protocol import Expected, RowRefused, StatementRefused, UserStatement
@@ -35,8 +37,6 @@ BUSY_MS = 5_000
 """How long a writer waits for another process to end its transaction."""
 CHECKPOINT_PAGES = 1_000
 """The log is copied into the database when it has this many pages. Source: SQLite's own default."""
-LOG_MAX_BYTES = 64 * 1024 * 1024
-"""What a long reader made the log grow beyond this is given back."""
 LOG_GROWN_BYTES = 4 * 1024 * 1024
 LOG_GROW_AFTER = 500
 """After this many commits the log is grown at once: overwriting costs less than appending."""
@@ -207,7 +207,7 @@ class SqliteSession:
         self.begin()
         try:
             with self._gate.open(Allowed.SETUP):
-                self._cursor.execute(sql, can_cache=False)
+                [*self._cursor.execute(sql, can_cache=False)]
             self.commit()
         except apsw.Error as error:
             self.rollback()
@@ -272,19 +272,8 @@ def _refusing() -> Iterator[None]:
 class _Driver:
     """Meets `opening.Driver`."""
 
-    def look(self, file: Path, *, live: bool) -> Seen:
-        uri = f"{file.as_uri()}?mode=ro{'' if live else '&immutable=1'}"
-        flags = apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI
-        connection = apsw.Connection(uri, flags=flags)
-        try:
-            return self.seen(connection)
-        except apsw.NotADBError as error:
-            raise ValueError(str(error)) from error
-        finally:
-            connection.close()
-
-    def expected(self) -> migrations.Objects:
-        return _expected()
+    def look(self, uri: str) -> apsw.Connection:
+        return apsw.Connection(uri, flags=apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI)
 
     def connect(self, opening: Opening, *, writes: bool) -> apsw.Connection:
         flags = apsw.SQLITE_OPEN_READWRITE if writes else apsw.SQLITE_OPEN_READONLY
@@ -307,41 +296,8 @@ class _Driver:
         connection.wal_autocheckpoint(0)
         return connection
 
-    def seen(self, connection: apsw.Connection) -> Seen:
-        application_id = connection.pragma("application_id")
-        return Seen(application_id, connection.pragma("user_version"), _objects(connection))
-
-    def create(self, connection: apsw.Connection, opening: Opening) -> None:
-        connection.pragma("journal_mode", "WAL")
-        connection.execute("BEGIN IMMEDIATE")
-        try:
-            if self.seen(connection).empty:  # else another process was faster
-                connection.execute(migrations.creation())
-                connection.pragma("application_id", migrations.APPLICATION_ID)
-                connection.pragma("user_version", migrations.SCHEMA)
-                insert = statements()["insert_store"].one()
-                connection.execute(insert, (opening.new_id(), migrations.SCHEMA, opening.now()))
-            connection.execute("COMMIT")
-        except BaseException:
-            if connection.in_transaction:
-                connection.execute("ROLLBACK")
-            raise
-        # The header says whose file it is, also to who looks without reading the log.
-        connection.wal_checkpoint(None, apsw.SQLITE_CHECKPOINT_TRUNCATE)
-
-    def prepare_writing(self, connection: apsw.Connection) -> None:
-        mode = connection.pragma("journal_mode", "WAL")
-        if mode != "wal":
-            raise StoreUnavailable(f"no write-ahead log (journal mode {mode})", code="no-wal")
-        connection.pragma("journal_size_limit", LOG_MAX_BYTES)
-
-    def close(self, connection: apsw.Connection) -> None:
-        connection.close()
-
-
-def _objects(connection: apsw.Connection) -> migrations.Objects:
-    rows = connection.execute("SELECT type, name, tbl_name, sql FROM sqlite_master")
-    return {(kind, name): (table, sql or "") for kind, name, table, sql in rows}
+    def expected(self) -> migrations.Objects:
+        return _expected()
 
 
 @cache
@@ -350,9 +306,22 @@ def _expected() -> migrations.Objects:
     connection = apsw.Connection(":memory:")
     try:
         connection.execute(migrations.creation())
-        return _objects(connection)
+        return objects_of(connection)
     finally:
         connection.close()
+
+
+def migrate_sqlite(
+    path: Path, backup: Path, *, migrations: Sequence[Migration] = MIGRATIONS
+) -> tuple[int, int]:
+    """Bring a store to this version, after a verified backup; see `migrating.migrate_file`."""
+    return migrate_file(
+        path,
+        backup,
+        connect=lambda file: apsw.Connection(str(file), flags=apsw.SQLITE_OPEN_READWRITE),
+        expected=_expected(),
+        steps=migrations,
+    )
 
 
 async def open_sqlite(

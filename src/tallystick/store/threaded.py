@@ -31,7 +31,15 @@ from tallystick.store.protocol import (
     StoredRun,
     Transition,
 )
-from tallystick.store.transaction import Batch, Refused, Session, Snapshot, failed, write
+from tallystick.store.transaction import (
+    Batch,
+    Refused,
+    Session,
+    Snapshot,
+    commit_unknown,
+    failed,
+    write,
+)
 from tallystick.store.worker import Worker
 
 PAGE_EVENTS = 256
@@ -296,7 +304,10 @@ class ThreadedStore:
             self._fault("engine.before-commit")
 
         await self._alone(put, conflict=f"engine instance {row.instance} is recorded otherwise")
-        self._fault("engine.after-commit")
+        try:
+            self._fault("engine.after-commit")
+        except Exception as error:
+            raise commit_unknown() from error
 
     def _write_engine(self, row: EngineRow) -> None:
         found = self._session.rows("read_engine", (row.instance,))

@@ -126,9 +126,10 @@ def write(session: Session, batch: Batch, fault: Fault) -> list[Answer]:
     """
     try:
         fault("commit.before-begin")
-        return _together(session, batch, fault)
-    except Refused:
-        session.rollback()
+        try:
+            return _together(session, batch, fault)
+        except Refused:
+            session.rollback()
         return _replay(session, batch, fault)
     except TallyError:
         session.rollback()
@@ -139,7 +140,7 @@ def write(session: Session, batch: Batch, fault: Fault) -> list[Answer]:
 
 
 def failed(error: Exception) -> StoreUnavailable:
-    """What callers see of an error that nobody expected; nothing was written."""
+    """What callers see of an error that nobody expected, before a commit: nothing was written."""
     return StoreUnavailable(
         f"the store failed while writing: {error!r}",
         code="store-failed",
@@ -222,12 +223,17 @@ def _commit(session: Session, fault: Fault) -> None:
     try:
         fault("commit.after-commit")
     except Exception as error:
-        raise StoreUnavailable(
-            "the commit reported a failure; it may have succeeded",
-            code="commit-unknown",
-            check="commit",
-            next_step="read each run of the batch again before anything is done",
-        ) from error
+        raise commit_unknown() from error
+
+
+def commit_unknown() -> StoreUnavailable:
+    """A commit that reported a failure and may have succeeded."""
+    return StoreUnavailable(
+        "the commit reported a failure; it may have succeeded",
+        code="commit-unknown",
+        check="commit",
+        next_step="read each run of the batch again before anything is done",
+    )
 
 
 def _epoch_moved(session: Session, batch: Batch, snapshot: Snapshot) -> list[Answer]:
@@ -244,11 +250,8 @@ def _replay(session: Session, batch: Batch, fault: Fault) -> list[Answer]:
         except TransactionGone as gone:
             session.rollback()
             refused[gone.index] = gone.answer
-            continue
-        except BaseException:
-            session.rollback()
-            raise
-        return answers
+        else:
+            return answers
 
 
 class TransactionGone(Exception):
