@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
+from tallystick.core.commands import Claim, RequestTimeout
 from tallystick.core.definition import Retry
 from tallystick.core.graph import Plan
-from tallystick.core.commands import Claim, RequestTimeout
 from tallystick.core.identity import ActivationKey, Authority
 from tallystick.errors import (
     AuthorityLost,

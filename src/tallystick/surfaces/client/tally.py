@@ -33,7 +33,7 @@ from tallystick.surfaces.client.runs import (
     info_of,
     parse_step,
 )
-from tallystick.surfaces.client.sources import Sources
+from tallystick.surfaces.client.sources import Sources, Validated, validate
 
 if TYPE_CHECKING:
     from tallystick.engine.engine import Engine
@@ -212,9 +212,9 @@ class Tally:
         async with self._engine() as engine:
             await engine.command(run, command)
 
-    def validate(self, definition: str | os.PathLike[str]) -> Sequence[object]:
-        """Every problem of a definition file, sorted; empty: none. Imports and writes nothing."""
-        return self._sources.problems(definition)
+    def validate(self, definition: str | os.PathLike[str]) -> Validated:
+        """Everything that is wrong with a definition file. Imports and writes nothing."""
+        return validate(definition)
 
     async def until_idle(self) -> None:
         """Return once every run is over, in doubt or waiting for a person. Only an engine can.
@@ -319,7 +319,9 @@ def _output(value: Any) -> bytes:
     try:
         return encode(value)
     except ValueRefused as refused:
-        raise InvalidRequest(f"the output is not JSON: {refused}", code="output-not-json") from refused
+        raise InvalidRequest(
+            f"the output is not JSON: {refused}", code="output-not-json"
+        ) from refused
 
 
 def _actor() -> str:
