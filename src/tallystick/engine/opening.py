@@ -15,6 +15,7 @@ from tallystick.engine.clock import Clock, Entropy, SystemClock
 from tallystick.engine.engine import Engine
 from tallystick.engine.faults import Faults, faults_from, hook
 from tallystick.engine.instance import Instance, enter
+from tallystick.engine.keeper import Role
 from tallystick.engine.residence import RESIDENT_MAX
 from tallystick.engine.scene import Scene
 from tallystick.engine.stopping import GRACE_MS, stop
@@ -87,7 +88,7 @@ async def open_engine(
     build: str,
     world: World | None = None,
     create: bool = True,
-    dispatch: bool = True,
+    role: Role = "engine",
     setup: str | None = None,
     executors: ExecutorsOf | None = None,
     resident_max: int = RESIDENT_MAX,
@@ -95,7 +96,7 @@ async def open_engine(
     """Open a store as its engine, and begin to move its runs.
 
     build     which version of the package this is, for the record
-    dispatch  False: single commands are applied, and nothing is handed over
+    role      which runs it moves, if any; see `keeper.Role`
     setup     SQL script for tables of the user's own, run now if it has not been; None: none
     executors made with where they report to; None: the function executor
 
@@ -104,7 +105,7 @@ async def open_engine(
     here = world or this_world()
     store = await open_store(path, here, create=create)
     try:
-        return await _begin(store, path, here, build, dispatch, setup, executors, resident_max)
+        return await _begin(store, path, here, build, role, setup, executors, resident_max)
     except BaseException:
         await store.close()
         raise
@@ -115,7 +116,7 @@ async def _begin(
     path: Path,
     world: World,
     build: str,
-    dispatch: bool,
+    role: Role,
     setup: str | None,
     executors: ExecutorsOf | None,
     resident_max: int,
@@ -141,7 +142,7 @@ async def _begin(
             executors=executors or (lambda report: (_functions(report, world),)),
             resolve=resolve,
             fatal=is_fatal,
-            dispatch=dispatch,
+            role=role,
             resident_max=resident_max,
             audit=audit if world.faults is not None else None,
         )
