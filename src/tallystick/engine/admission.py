@@ -58,7 +58,7 @@ class Admitted(msgspec.Struct, frozen=True):
 
 
 class Desk:
-    """Admits runs. `born` is given a birth that goes into the next batch.
+    """Admits runs. `check` raises if none are taken now; `born` gets what goes into the next batch.
 
     authority  makes the authority of a new run; None as its answer: runs are born unclaimed
     """
@@ -69,6 +69,7 @@ class Desk:
         *,
         resolve: Resolve,
         authority: Callable[[], Authority | None],
+        check: Callable[[], None],
         born: Callable[[Birth], None],
     ) -> None:
         self._store = scene.store
@@ -76,6 +77,7 @@ class Desk:
         self._entropy = scene.entropy
         self._fault = scene.fault
         self._resolve = resolve
+        self._check = check
         self._authority = authority
         self._born = born
         self._stored: set[bytes] = set()
@@ -115,6 +117,7 @@ class Desk:
         Raises `InvalidRequest` for an input that does not fit, `Conflict` for a key that belongs to
         another request (nothing was written), `CapacityUnavailable` when the disk is full.
         """
+        self._check()
         body = _input(prepared, given)
         merged = _merged(prepared.plan.definition.limits, limits)
         self._clock.hold("store")

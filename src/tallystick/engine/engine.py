@@ -75,7 +75,13 @@ class Engine:
         )
         self.committer = self.keeper.committer
         self.outcomes = Outcomes(scene, self.keeper, fatal=fatal, waiting=self.committer.waiting)
-        self.desk = Desk(scene, resolve=resolve, authority=self._first_authority, born=self._born)
+        self.desk = Desk(
+            scene,
+            resolve=resolve,
+            authority=self._first_authority,
+            check=self.check,
+            born=self._born,
+        )
 
     @property
     def state(self) -> State:

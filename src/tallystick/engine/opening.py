@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -61,11 +62,22 @@ class Opened:
         self.engine = engine
         self.instance = instance
         self.store = store
+        self._end: asyncio.Task[None] | None = None
 
     async def stop(self, grace_ms: int = GRACE_MS) -> None:
-        """Stop the engine in order and close its store. A second call waits for the first."""
-        await stop(self.engine, self.instance, grace_ms)
-        await self.store.close()
+        """Stop the engine in order and close its store. A second call waits for the first.
+
+        It is carried out even if whoever asked for it is cancelled meanwhile.
+        """
+        if self._end is None:
+            self._end = asyncio.create_task(self._stop(grace_ms), name="tally-stop")
+        await asyncio.shield(self._end)
+
+    async def _stop(self, grace_ms: int) -> None:
+        try:
+            await stop(self.engine, self.instance, grace_ms)
+        finally:
+            await self.store.close()
 
 
 async def open_store(
