@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Iterable, Mapping
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Final
 
@@ -20,7 +22,7 @@ from tallystick.engine.keeper import Role
 from tallystick.engine.residence import RESIDENT_MAX
 from tallystick.engine.scene import Scene
 from tallystick.engine.stopping import GRACE_MS, stop
-from tallystick.errors import StoreUnavailable
+from tallystick.errors import InvalidRequest, StoreUnavailable
 from tallystick.executors.contract import Executor, ReportTo
 from tallystick.executors.function.executor import FunctionExecutor
 from tallystick.executors.function.resolve import resolve
@@ -109,7 +111,7 @@ async def open_engine(
 
     build     which version of the package this is, for the record
     role      which runs it moves, if any; see `keeper.Role`
-    setup     SQL script for tables of the user's own, run now if it has not been; None: none
+    setup     SQL script for tables of the user's own, run at every opening: it says IF NOT EXISTS
     executors made with where they report to; None: the function executor
 
     Raises `OwnerElsewhere` naming the process that is the engine now, and what `open_store` raises.
@@ -151,7 +153,7 @@ async def _begin(
         )
         engine = Engine(
             scene,
-            executors=executors or (lambda report: (_functions(report, world),)),
+            executors=executors or (lambda report: (_functions(report, world, store),)),
             resolve=resolve,
             fatal=is_fatal,
             role=role,
@@ -176,5 +178,16 @@ def is_fatal(error: StoreUnavailable) -> bool:
     )
 
 
-def _functions(report: ReportTo, world: World) -> FunctionExecutor:
-    return FunctionExecutor(report, now=world.clock.now)
+def _functions(report: ReportTo, world: World, store: SqliteStore) -> FunctionExecutor:
+    loop, home = asyncio.get_running_loop(), threading.get_ident()
+
+    def read(sql: str, params: Sequence[object]) -> Sequence[tuple[object, ...]]:
+        if threading.get_ident() == home:
+            raise InvalidRequest(
+                "ctx.read would block the engine's loop in an async function",
+                code="read-in-loop",
+                next_step="make the step an ordinary function, which runs in a thread",
+            )
+        return asyncio.run_coroutine_threadsafe(store.query(sql, params), loop).result()
+
+    return FunctionExecutor(report, now=world.clock.now, snapshot=lambda: nullcontext(read))

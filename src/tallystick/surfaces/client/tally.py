@@ -308,7 +308,8 @@ def open_tally(
         database: path or `sqlite:///` URL. None: `$TALLY_DATABASE_URL`, else `.tally/tally.db`.
         engine: be the engine of the store: move its runs while it is open. `"own"`: only those
             that are started through this client.
-        setup: SQL file that makes tables of your own, for transactional steps.
+        setup: SQL file that makes tables of your own, for transactional steps. It is run at every
+            opening that writes, so it says `CREATE TABLE IF NOT EXISTS`.
         root: folder that tasks are imported from. None: the folder of each definition file.
         world: clock, chance and faults, in tests. None: those of this machine.
 
