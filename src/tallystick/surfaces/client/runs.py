@@ -95,13 +95,12 @@ class HistoryEvent:
 def info_of(stored: StoredRun, number: int | None = None) -> RunInfo:
     """What a row tells. Doubts, output and failure are not in it."""
     new, header, owner = stored.new, stored.header, authority_of(stored)
-    status, reason = _status(stored, owned=owner is not None)
     return RunInfo(
         new.run,
         new.workflow,
         new.key,
-        status,
-        reason,
+        header.status if stored.damaged is None else "damaged",
+        header.reason,
         new.admitted_at,
         header.last_at,
         header.due_at,
@@ -113,16 +112,6 @@ def info_of(stored: StoredRun, number: int | None = None) -> RunInfo:
         stored.damaged is not None or waits_for_a_person(stored),
         stored.damaged,
     )
-
-
-def _status(stored: StoredRun, *, owned: bool) -> tuple[str, str | None]:
-    """As stored; what would run waits for an engine while nobody owns it."""
-    header = stored.header
-    if stored.damaged is not None:
-        return "damaged", None
-    if header.status == "running" and not owned:
-        return "waiting", "owner" if header.consumed else "start"
-    return header.status, header.reason
 
 
 async def full_info(store: Store, run: str) -> RunInfo:
