@@ -5,8 +5,8 @@ Two clocks, never mixed up:
     wall       milliseconds since 1970; what is recorded, and what durable timers wait for
     monotonic  milliseconds since some moment of this process; what a timeout is measured with
 
-The wall clock may be set back or forth. So the time of a *run* is `max(wall, last time in this run)`,
-and a wait for a wall instant looks at the wall clock again at least every `LOOK_AGAIN_MS`.
+The wall clock may be set back or forth. So the time of a *run* is `max(wall, last time in this
+run)`, and a wait for a wall instant looks at the wall clock again at least every `LOOK_AGAIN_MS`.
 
 Tests put their own `Clock` and `Entropy` in place: see `tallystick.testing.world`.
 """

@@ -4,12 +4,12 @@
     letters ─▶ mailbox of a run ─▶ one transition ─┼─▶ one database transaction ─▶ answers ─▶ act
     letters ─▶ mailbox of a run ─▶ one transition ─┘
 
-One batch is on its way at any time. While the store writes, letters wait in their mailboxes; when the
-answer is there, everything that waits of all runs becomes the next batch. So a lone run pays one fsync for
-a step, and a thousand share one.
+One batch is on its way at any time. While the store writes, letters wait in their mailboxes; when
+the answer is there, everything that waits of all runs becomes the next batch. So a lone run pays
+one fsync for a step, and a thousand share one.
 
-A copy in memory is replaced only after its transition is on disk, and nothing outside happens before.
-There are three ways to fail, and `outcomes` holds what each of them leads to.
+A copy in memory is replaced only after its transition is on disk, and nothing outside happens
+before. There are three ways to fail, and `outcomes` holds what each of them leads to.
 """
 
 from __future__ import annotations
@@ -101,13 +101,13 @@ class Committer:
             self._wake.set()
 
     async def work(self, write: Callable[[list[Flight]], Awaitable[None]]) -> None:
-        """Carry batch after batch to `write`, which returns when a batch is answered and acted on."""
+        """Carry batch after batch to `write`, which returns when one is answered and acted on."""
         while True:
             await self._wake.wait()
             self._wake.clear()
             while batch := self.collect():
                 await write(batch)
-                # What was just started gets its turn, so that what ends at once is in the next batch.
+                # What was just started gets its turn: what ends at once is in the next batch.
                 await asyncio.sleep(0)
             if not self._line and not self.quiet.is_set():
                 self.quiet.set()

@@ -4,9 +4,9 @@
                                     │
                               timeout due ─▶ a letter ─▶ committed stop ─▶ cancel
 
-Nothing is handed over before its intent is on disk, and no signal is sent before its request is. The
-table belongs to the process, not to the copies of runs: whatever becomes of a copy, what runs here stays
-known here, and what it reports is decided.
+Nothing is handed over before its intent is on disk, and no signal is sent before its request is.
+The table belongs to the process, not to the copies of runs: whatever becomes of a copy, what runs
+here stays known here, and what it reports is decided.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ class Driver:
         return [operation.call.identity for operation in operations]
 
     def give_up_waiting(self) -> None:
-        """Nobody will hear of what still runs: each ends unknown, by the engine's own orderly stop."""
+        """Nobody will hear of what still runs: each ends unknown, by the engine's orderly stop."""
         for operation in list(self._running.values()):
             end = Unknown("it was still running when the engine stopped", counted=False)
             self.report(operation.call, end)
@@ -175,7 +175,7 @@ class Driver:
             receipt = executor.accept(call)
         except NotAccepted as refusal:
             self.report(call, Refused(str(refusal)))
-        except Exception as error:  # whatever it raised, it may have begun
+        except Exception as error:  # noqa: BLE001  whatever it raised, it may have begun
             _log.exception("executor %s raised on accept", executor.name)
             self.report(call, Unknown(f"accept raised {type(error).__name__}"))
         else:
@@ -194,7 +194,7 @@ class Driver:
             body = msgspec.json.encode(await receipt, order="sorted")
         except NotAccepted as refusal:
             self.report(call, Refused(str(refusal)))
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001  whatever it raised, it may have begun
             _log.exception("an executor raised on accept")
             self.report(call, Unknown(f"accept raised {type(error).__name__}"))
         else:

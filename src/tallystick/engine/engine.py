@@ -199,7 +199,7 @@ class Engine:
             self._fail(error)
         except asyncio.CancelledError:
             raise
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001  a defect: the engine must not go on
             _log.exception("the engine failed")
             self._fail(_unexpected(error))
         except BaseException as error:  # an interrupt that hit the loop just here

@@ -4,8 +4,8 @@
       ▲                                │
       └──────── reports ◀── work ◀─────┘
 
-At most one transition of a run is in flight. What arrives meanwhile waits in the mailbox, and everything
-that waits is folded, in order, into the next one.
+At most one transition of a run is in flight. What arrives meanwhile waits in the mailbox, and
+everything that waits is folded, in order, into the next one.
 """
 
 from __future__ import annotations
@@ -99,8 +99,9 @@ class Held:
         return self.flight is None and not self.mail and self.birth is None and not self.loading
 
     def take_letters(self) -> list[Letter]:
-        """What the next transition folds. Only one letter with statements, so that their refusal
-        names its settlement.
+        """What the next transition folds.
+
+        Only one letter with statements is among them, so that their refusal names its settlement.
         """
         taken: list[Letter] = []
         spoken_for = False

@@ -97,7 +97,7 @@ class Keeper:
             self.committer.post(held, letter)
 
     def adopt(self, run: str) -> None:
-        """Move this run, whoever owned it, on evidence. An `engine` has all runs in hand already."""
+        """Move this run, whoever owned it, on evidence. An `engine` has every run in hand."""
         if self._role == "own" and run not in self._restless:
             self._stir(run)
             self.residence.summon(run)

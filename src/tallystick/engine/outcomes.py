@@ -201,7 +201,7 @@ class Outcomes:
     def _contradicts(self, flight: Flight, message: str) -> None:
         flight.held.return_letters(flight.letters)
         error = MaintenanceRequired(
-            f"run {flight.held.id}: the store refused a row that contradicts what it holds: {message}",
+            f"run {flight.held.id}: a row was refused that contradicts what is stored: {message}",
             code="row-refused",
             facts={"run": flight.held.id, "why": message},
             next_step="nothing more is done for this run; keep the file for an investigation",

@@ -1,7 +1,7 @@
 """Which runs are in memory: summoned when something happens to them, let go when they only wait.
 
-A run that waits for a time, a person or a slot can be read again at any moment, so that an engine's memory
-is bounded by what is under way and not by what exists.
+A run that waits for a time, a person or a slot can be read again at any moment, so that an engine's
+memory is bounded by what is under way and not by what exists.
 """
 
 from __future__ import annotations

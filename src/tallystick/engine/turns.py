@@ -1,12 +1,12 @@
 """Who may use a free slot next.
 
-A slot is a place in an executor for one dispatch. Slots are counted anew for every batch: between the
-answer to one batch and the building of the next, everything that was prepared has been handed over,
-so that an executor's own count is the truth and nothing need be set aside. Within a batch, `offer`
-says what is left and `took` takes away.
+A slot is a place in an executor for one dispatch. Slots are counted anew for every batch: between
+the answer to one batch and the building of the next, everything that was prepared has been handed
+over, so that an executor's own count is the truth and nothing need be set aside. Within a batch,
+`offer` says what is left and `took` takes away.
 
-A run that could start something but finds no slot is *hungry* and waits in line. While anybody does,
-no run is offered more than its share, so that one wide run cannot keep all slots for itself.
+A run that could start something but finds no slot is *hungry* and waits in line. While anybody
+does, no run is offered more than its share, so that one wide run cannot keep all slots for itself.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ class Watchers:
         self._failure: TallyError | None = None
 
     def next(self, run: str) -> asyncio.Future[None]:
-        """Done at the next change of this run. Ask before looking at the run, then nothing is missed."""
+        """Done at this run's next change. Ask before looking at the run: nothing is missed then."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         if self._failure is not None:
             _fail(future, self._failure)

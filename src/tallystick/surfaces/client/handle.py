@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from tallystick.errors import CapacityUnavailable, MaintenanceRequired, RunFailed, RunInDoubt
 from tallystick.surfaces.client.runs import (
     HistoryEvent,
+    Json,
     RunInfo,
     doubts_of,
     end_of,
@@ -26,7 +27,7 @@ LOOK_MAX_S: Final = 0.5
 
 
 class RunHandle:
-    """A run. `created` is False where `start` found it under its key; None where it was asked for."""
+    """A run. created False: `start` found it under its key; None: it was asked for by its id."""
 
     def __init__(self, tally: Tally, run: str, *, created: bool | None = None) -> None:
         self._tally = tally
@@ -43,7 +44,7 @@ class RunHandle:
         """
         return await full_info(await self._tally.reading(), self.id)
 
-    async def result(self, timeout: float | None = None) -> Any:  # noqa: ASYNC109  seconds, as in asyncio
+    async def result(self, timeout: float | None = None) -> Json:  # noqa: ASYNC109  seconds, as in asyncio
         """Wait for the end and return the output, JSON as Python values.
 
         timeout  seconds; None: as long as it takes
@@ -70,8 +71,9 @@ class RunHandle:
                 return
 
     async def _states(self, *, every: bool) -> AsyncIterator[RunInfo]:
-        """The run as it is now, and after its changes. every False: those it plainly goes on from
-        are left out.
+        """The run as it is now, and after its changes.
+
+        every  False: those from which it plainly goes on are left out
         """
         store = await self._tally.reading()
         pause = LOOK_MIN_S
@@ -85,7 +87,7 @@ class RunHandle:
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, LOOK_MAX_S)
 
-    async def _end(self, info: RunInfo) -> Any:
+    async def _end(self, info: RunInfo) -> Json:
         store = await self._tally.reading()
         value = await end_of(store, await store.run(self.id))
         if info.status == "succeeded":

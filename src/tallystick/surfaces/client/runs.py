@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass
-from typing import Any, Final
+from dataclasses import dataclass, replace
+from typing import Any, Final, TypeAlias
 
 import msgspec
 
@@ -17,7 +17,10 @@ from tallystick.store.protocol import Store, StoredEvent, StoredRun
 
 TERMINAL: Final = frozenset({"succeeded", "failed", "cancelled"})
 LOOK_BACK_FIRST: Final = 4
-"""The end of a run is its last event, but for facts that came late: look back so far, then farther."""
+"""A run's end is its last event, but for facts that came late: look back so far, then farther."""
+
+Json: TypeAlias = Any
+"""JSON as Python values, which their reader knows the shape of and a type checker does not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +65,8 @@ class RunInfo:
     needs_person: bool = False
     damaged: str | None = None
     doubts: tuple[Doubt, ...] = ()
-    output: Any = None
-    failure: Mapping[str, Any] | None = None
+    output: Json = None
+    failure: Mapping[str, Json] | None = None
 
     @property
     def ended(self) -> bool:
@@ -87,8 +90,8 @@ class HistoryEvent:
     position: int
     kind: str
     at: int
-    fields: Mapping[str, Any]
-    payload: Any
+    fields: Mapping[str, Json]
+    payload: Json
     hash: str
 
 
@@ -116,8 +119,6 @@ def info_of(stored: StoredRun, number: int | None = None) -> RunInfo:
 
 async def full_info(store: Store, run: str) -> RunInfo:
     """Everything that `RunInfo` holds. Raises `NotFound`."""
-    from dataclasses import replace
-
     stored = await store.run(run)
     info = info_of(stored)
     if info.ended:
@@ -143,7 +144,7 @@ async def doubts_of(store: Store, run: str) -> tuple[Doubt, ...]:
     )
 
 
-async def end_of(store: Store, stored: StoredRun) -> Any:
+async def end_of(store: Store, stored: StoredRun) -> Json:
     """The output of a run that succeeded, the failure of one that did not; None if it has none.
 
     Raises `MaintenanceRequired` where the history of an ended run has no end.
