@@ -37,6 +37,7 @@ from tallystick.surfaces.client.sources import Sources
 
 if TYPE_CHECKING:
     from tallystick.engine.engine import Engine
+    from tallystick.engine.watch import End
 
 DECISIONS: Final[tuple[Decision, ...]] = ("succeeded", "failed", "cancelled", "never_happened")
 BUILD: Final = "tallystick"
@@ -243,6 +244,11 @@ class Tally:
         """Done at the run's next change; None: only looking again tells."""
         self._check()
         return None if self._opened is None else self._opened.engine.keeper.watchers.next(run)
+
+    def next_rest(self, run: str) -> asyncio.Future[End | None] | None:
+        """Done once the run has ended or stands still; None: only looking again tells."""
+        self._check()
+        return None if self._opened is None else self._opened.engine.keeper.watchers.rest(run)
 
     def moves(self, run: str) -> bool:
         """The engine of this process has it in memory, and it is neither over nor stuck."""
