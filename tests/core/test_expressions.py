@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tallystick.core.cel_library import _reason
 from tallystick.core.diagnostics import Diagnostic, Place, Problems
 from tallystick.core.expressions import (
     ExpressionFailed,
@@ -172,7 +173,7 @@ def test_only_what_is_referenced_is_passed() -> None:
         ("expression-unknown-name", "${{ input.versoin + 'x' }}", 'there is no property "versoin"'),
         ("expression-unknown-name", "${{ input.order.idd }}", 'there is no property "idd"'),
         ("expression-unknown-name", "${{ run.started }}", 'there is no property "started"'),
-        ("expression-unknown-name", "${{ steps.bild.output }}", 'no step "bild" comes before'),
+        ("expression-unknown-name", "${{ steps.bild.output }}", 'there is no step "bild"'),
         ("expression-unknown-name", "${{ steps.build }}", "is not the output of a step"),
         ("expression-unknown-name", "${{ size(steps) }}", "is not the output of a step"),
         (
@@ -315,6 +316,12 @@ def test_no_error_quotes_data(text: str) -> None:
     while chain is not None:
         assert SECRET not in str(chain)
         chain = chain.__cause__
+
+
+@pytest.mark.invariant("K2")
+def test_a_message_of_the_library_that_is_not_known_is_not_shown() -> None:
+    assert _reason(f"INTERNAL: {SECRET}") == "CEL gives an error"
+    assert _reason(f'NOT_FOUND: Key not found in map : "{SECRET}"').startswith("a key is missing")
 
 
 PRELUDE = """

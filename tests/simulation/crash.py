@@ -22,7 +22,7 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from tests.checker import judge
 from tests.checker.violation import Violation
@@ -31,19 +31,24 @@ from tests.flows.reference import APPLIED
 
 ROOT = Path(__file__).parents[2]
 LIVES_MAX = 12
-LIFE_TIMEOUT_S = 60
+LIFE_TIMEOUT_S = 30
+HUNG, HUNG_TASKS = -1000, 99
+"""No answer at all; and what a life says of itself that does not come to rest."""
 FAULT_EXIT = 86
 """What an engine ends with at a point whose action is `exit`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """What is done: `faults[n]` is planned for life n, "" for none."""
+    """What is done: `faults[n]` is planned for life n, "" for none.
+
+    then  what the first life does once every start is acknowledged; "" goes on to the end
+    """
 
     faults: tuple[str, ...] = ()
     flow: str = "reference"
     count: int = 1
-    leave: bool = False
+    then: Literal["", "leave", "die"] = ""
 
     def __str__(self) -> str:
         return f"{self.flow}×{self.count} {' then '.join(self.faults) or 'without a fault'}"
@@ -57,6 +62,7 @@ class Verdict:
     problems    what went wrong otherwise
     hits        visits of each fault point, by life
     doubts      how many questions were asked
+    missed      faults that were planned and not reached
     final       the final state, to be compared; see `state`
     """
 
@@ -66,6 +72,7 @@ class Verdict:
     hits: list[Counter] = field(default_factory=list)
     doubts: int = 0
     lives: int = 0
+    missed: list[str] = field(default_factory=list)
     final: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -87,23 +94,26 @@ class World:
         self.flying: set[str] = set()
 
     def live(self, case: Case, fault: str, answers: list[dict], life: int) -> tuple[int, str]:
-        """One life. Returns how it ended: exit status (negative: a signal) and its last words."""
+        """One life. Returns its exit status (negative: a signal; 0: all done) and last words."""
         command = [sys.executable, "-m", "tests.simulation.worker", str(self.store)]
         command += ["--flow", case.flow, "--count", str(case.count)]
         command += ["--acknowledged", str(self.acknowledged)]
-        command += ["--leave"] if case.leave and life == 0 else []
+        command += ["--then", case.then] if case.then and life == 0 else []
         command += ["--answers", *map(json.dumps, answers)] if answers else []
         planned = {"TALLY_FAULT": fault, "TALLY_FAULT_REPORT": str(self.report(life))}
         environment = {**os.environ, "TALLY_TESTING": "1", log.PATH: str(self.effects), **planned}
-        done = subprocess.run(
-            command,
-            cwd=ROOT,
-            env=environment,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=LIFE_TIMEOUT_S,
-        )
+        try:
+            done = subprocess.run(
+                command,
+                cwd=ROOT,
+                env=environment,
+                capture_output=True,
+                text=True,
+                check=False,
+                timeout=LIFE_TIMEOUT_S,
+            )
+        except subprocess.TimeoutExpired as hung:
+            return HUNG, f"hung: {(hung.stderr or b'').decode()[-2000:]}"
         return done.returncode, (done.stderr or done.stdout).strip()[-2000:]
 
     def report(self, life: int) -> Path:
@@ -137,13 +147,16 @@ def play(case: Case, folder: Path) -> Verdict:
         verdict.lives += 1
         verdict.hits.append(_hits(world.report(life)))
         killed = status in (-signal.SIGKILL, FAULT_EXIT)
-        if status != 0 and not (killed and fault):
+        planned = bool(fault) or (case.then == "die" and life == 0)
+        raised = fault.endswith(":raise") and status not in (0, HUNG, HUNG_TASKS)
+        if status != 0 and not (killed and planned) and not raised:
             verdict.problems.append(f"life {life} ended with {status}: {words}")
             return verdict
+        verdict.missed += [fault] if fault and not killed else []
         verdict.violations += world.judged(final=False)
         if verdict.violations:
             return verdict
-        if killed and world.store.exists():
+        if (killed or raised or _left(case, life)) and world.store.exists():
             world.flying |= judge.in_flight(world.store)
         answers = _answers(world, verdict)
         if status == 0 and not answers and life >= len(case.faults) - 1 and not _left(case, life):
@@ -156,7 +169,7 @@ def play(case: Case, folder: Path) -> Verdict:
 
 
 def _left(case: Case, life: int) -> bool:
-    return case.leave and life == 0
+    return bool(case.then) and life == 0
 
 
 def _answers(world: World, verdict: Verdict) -> list[dict]:

@@ -3,19 +3,37 @@
     python -m tests.simulation.worker STORE --flow NAME --count N --acknowledged FILE
 
 Every start is repeated by key, as a client must that does not know whether it was answered; each
-that is answered is written down, fsynced. Prints how each run rests, as JSON. With `--leave` it
-goes away as soon as everything is acknowledged, while the runs are at work.
+that is answered is written down, fsynced. Prints how each run rests, as JSON. With `--then`
+it leaves, or dies, as soon as everything is acknowledged, while the runs are at work.
 """
 
 import argparse
 import asyncio
 import json
+import os
+import signal
 import sys
 from pathlib import Path
 
 from tests.effects.log import append
 from tests.flows.reference import FLOWS
 from tests.simulation import port
+
+PATIENCE_S = 20
+HUNG = 99
+"""What a life ends with that is not at rest after `PATIENCE_S`."""
+
+
+async def watched(asked: argparse.Namespace) -> dict[str, str]:
+    """Live; but if nothing comes of it, say where every task stands, and end."""
+    life = asyncio.create_task(live(asked))
+    _, hung = await asyncio.wait([life], timeout=PATIENCE_S)
+    if hung:
+        for task in asyncio.all_tasks():
+            task.print_stack(file=sys.stderr)
+        sys.stderr.flush()
+        os._exit(HUNG)
+    return life.result()
 
 
 async def live(asked: argparse.Namespace) -> dict[str, str]:
@@ -32,7 +50,10 @@ async def live(asked: argparse.Namespace) -> dict[str, str]:
         handles = dict(await asyncio.gather(*map(one, range(asked.count))))
         for answer in map(json.loads, asked.answers):
             await port.resolve(tally, answer)
-        if asked.leave:
+        if asked.then == "die":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if asked.then == "leave":
+            await port.leave(tally)
             return {}
         rested = await asyncio.gather(*map(port.rest, handles.values()))
         return dict(zip(handles, rested, strict=True))
@@ -46,8 +67,8 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=1)
     parser.add_argument("--acknowledged", type=Path, required=True)
     parser.add_argument("--answers", nargs="*", default=[], help="JSON, one for each doubt")
-    parser.add_argument("--leave", action="store_true")
-    sys.stdout.write(json.dumps(asyncio.run(live(parser.parse_args()))) + "\n")
+    parser.add_argument("--then", choices=("leave", "die"))
+    sys.stdout.write(json.dumps(asyncio.run(watched(parser.parse_args()))) + "\n")
 
 
 if __name__ == "__main__":

@@ -121,12 +121,19 @@ class BoundNode(msgspec.Struct, frozen=True):
 
 
 class Bound:
-    """A plan with the bindings of a run."""
+    """A plan with the bindings of a run.
+
+    modes  the execution modes of its leaves
+    """
 
     def __init__(self, plan: Plan, bindings: Bindings, body: bytes) -> None:
         self.plan = plan
         self.bindings = bindings
         self.body = body
+        leaves = [node for node in plan.nodes.values() if node.leaf]
+        self.modes: frozenset[str] = frozenset(
+            _binding(bindings, leaf.node, leaf.path).mode for leaf in leaves
+        )
         self._leaves: dict[str, BoundNode] = {}
 
     def leaf(self, path: str) -> BoundNode:
@@ -177,10 +184,15 @@ def _readers(plan: Plan) -> dict[str, int]:
     return counts
 
 
-def _terms(plan: Plan, node: Node, bindings: Bindings, path: str) -> Terms:
-    binding = bindings.steps.get(path) or Binding(
+def _binding(bindings: Bindings, node: Node, path: str) -> Binding:
+    """The binding of a leaf; what admission left out is what the definition says."""
+    return bindings.steps.get(path) or Binding(
         task=node.call or "", effect=node.effect or "mutating"
     )
+
+
+def _terms(plan: Plan, node: Node, bindings: Bindings, path: str) -> Terms:
+    binding = _binding(bindings, node, path)
     retry = node.retry or Retry()
     on = retry.on if retry.on is not None else tuple(sorted(RETRIED_BY_CLASS[binding.effect]))
     return Terms(
@@ -208,12 +220,18 @@ def retry_problem(effect: Effect, retry: Retry) -> str | None:
 
     Checked when a file is compiled and again at admission, when the effect is bound.
     """
-    named = set(retry.on or ())
-    wrong = sorted(named - RETRIED_BY_CLASS[effect])
-    if wrong:
-        allowed = ", ".join(sorted(RETRIED_BY_CLASS[effect]))
-        return (
-            f"a `{effect}` step cannot be retried on {', '.join(wrong)}: it might do twice what it "
-            f"did once. Retry it on {allowed}, or declare the effect that is true"
-        )
-    return None
+    refused = retry_refusal(effect, retry)
+    return None if refused is None else f"{refused[0]}: {refused[1]}"
+
+
+def retry_refusal(effect: Effect, retry: Retry) -> tuple[str, str] | None:
+    """Return why the combination is refused and the remedy, apart; None if it is sound."""
+    wrong = sorted(set(retry.on or ()) - RETRIED_BY_CLASS[effect])
+    if not wrong:
+        return None
+    allowed = ", ".join(sorted(RETRIED_BY_CLASS[effect]))
+    return (
+        f"a `{effect}` step cannot be retried on {', '.join(wrong)}: it might do twice what it "
+        "did once",
+        f"retry it on {allowed}, or declare the effect that is true",
+    )

@@ -72,6 +72,16 @@ class Verdict(Enum):
     ABANDON_GIVEN_UP = "abandoned, it never began; the step is given up"
 
 
+DOUBT_REASONS: dict[Verdict, str] = {
+    Verdict.DOUBT_UNKNOWN: "unknown",
+    Verdict.DOUBT_EXHAUSTED: "exhausted",
+    Verdict.DOUBT_FAILED: "failed-after-unknown",
+    Verdict.DOUBT_STOPPED: "stop-requested",
+    Verdict.DOUBT_PERMITTED: "permitted-dispatch-did-not-succeed",
+}
+"""How a doubt is recorded, for each verdict that is one."""
+
+
 class Situation(NamedTuple):
     """Everything the table looks at.
 
@@ -113,7 +123,7 @@ def judge(case: Situation) -> Verdict:
         case "refused" | "given_up" | "precluded":
             return _never_began(case)
         case "interrupted":
-            return Verdict.SETTLE_CANCELLED if case.stop else Verdict.AGAIN_NOW
+            return _interrupted(case)
         case "unknown" | "unknown_uncounted":
             return _unknown(case)
 
@@ -179,6 +189,8 @@ def _never_began_after_unknown(case: Situation) -> Verdict:
 def _never_began_after_failure(case: Situation) -> Verdict:
     if case.stop:
         return Verdict.SETTLE_CANCELLED
+    if case.effect == "mutating":
+        return Verdict.SETTLE_UNAVAILABLE
     if case.end == "given_up":
         return Verdict.AGAIN_NOW
     return Verdict.AGAIN if case.named and case.left else Verdict.SETTLE_UNAVAILABLE
@@ -199,6 +211,13 @@ def _unknown(case: Situation) -> Verdict:
     if case.left:
         return Verdict.AGAIN
     return Verdict.SETTLE_EXHAUSTED if harmless else Verdict.DOUBT_EXHAUSTED
+
+
+def _interrupted(case: Situation) -> Verdict:
+    """Harmless work goes on elsewhere. Of any other work the word proves nothing."""
+    if case.effect not in HARMLESS:
+        return _unknown(case._replace(end="unknown_uncounted"))
+    return Verdict.SETTLE_CANCELLED if case.stop else Verdict.AGAIN_NOW
 
 
 def between(effect: Effect, earlier: Earlier) -> Verdict:

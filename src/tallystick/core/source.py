@@ -14,6 +14,7 @@ from typing import Final
 import msgspec
 
 from tallystick.core.diagnostics import NOWHERE, Place, Problems
+from tallystick.core.pointer import Path
 from tallystick.core.values import DEPTH_MAX as VALUE_DEPTH_MAX
 from tallystick.core.values import Value
 
@@ -84,6 +85,24 @@ def plain(node: Located) -> Value:
             return [plain(item) for item in node.items]
         case Mapping():
             return {key: plain(entry.node) for key, entry in node.entries.items()}
+
+
+def place_at(node: Located, path: Path) -> Place:
+    """Return where the part of a node under `path` is written; for a key, where the key begins.
+
+    Where the path leads out of the tree, the place of the last part that exists.
+    """
+    place = node.place
+    for key in path:
+        if isinstance(node, Mapping) and isinstance(key, str) and key in node.entries:
+            entry = node.entries[key]
+            place, node = entry.place, entry.node
+        elif isinstance(node, Sequence) and isinstance(key, int) and key < len(node.items):
+            node = node.items[key]
+            place = node.place
+        else:
+            break
+    return place
 
 
 def kind(node: Located) -> str:
