@@ -173,7 +173,7 @@ def test_only_what_is_referenced_is_passed() -> None:
         ("expression-unknown-name", "${{ input.versoin + 'x' }}", 'there is no property "versoin"'),
         ("expression-unknown-name", "${{ input.order.idd }}", 'there is no property "idd"'),
         ("expression-unknown-name", "${{ run.started }}", 'there is no property "started"'),
-        ("expression-unknown-name", "${{ steps.bild.output }}", 'no step "bild" comes before'),
+        ("expression-unknown-name", "${{ steps.bild.output }}", 'there is no step "bild"'),
         ("expression-unknown-name", "${{ steps.build }}", "is not the output of a step"),
         ("expression-unknown-name", "${{ size(steps) }}", "is not the output of a step"),
         (

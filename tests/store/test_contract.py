@@ -21,7 +21,6 @@ class SqliteHome:
         return await open_sqlite(self.path, now=lambda: 1_700_000_000_000, new_id=self.ids)
 
 
-@pytest.mark.invariant("D5")
 class TestSqlite(StoreContract):
     @pytest.fixture
     def home(self, tmp_path: Path) -> SqliteHome:

@@ -13,6 +13,8 @@ from operator import attrgetter
 from types import MappingProxyType
 from typing import Final
 
+from tallystick.core.pointer import Path
+
 SHOWN_MAX: Final = 128
 KEPT_MAX: Final = 4_096
 """Problems kept until they are sorted. A file that has more is told of the first ones met."""
@@ -44,6 +46,42 @@ CODES: Final = MappingProxyType(
         "schema-invalid": "a schema that is not JSON Schema 2020-12",
         "schema-ref": "a $ref that does not name a declared type",
         "schema-too-large": "a schema that is too large or too deep",
+        "source-expands": "the text of the source, aliases counted each time, is too large",
+        "version-unsupported": "a version of the language that this program does not know",
+        "key-unknown": "a key that the language does not have at this place",
+        "key-missing": "a key that has to be there is not",
+        "key-not-yet": "a key of the language that this version does not carry out",
+        "wrong-type": "a value of another type than this place has",
+        "value-unknown": "a word that is none of those that may stand here",
+        "value-not-json": "a Python value that JSON cannot hold",
+        "out-of-range": "a number or duration that is too small or too large",
+        "duration-invalid": "a duration that is not written as one",
+        "workflow-name-invalid": "a workflow name that cannot be one",
+        "type-name-invalid": "the name of a type that cannot be one",
+        "no-steps": "a workflow without steps",
+        "too-many-steps": "more steps than a workflow may have",
+        "step-id-invalid": "a step id that cannot be one",
+        "step-id-repeated": "two steps with the same id",
+        "kind-missing": "a step that does not say what it does",
+        "kind-several": "a step that does two things",
+        "kind-not-yet": "a step kind of the language that this version does not carry out",
+        "kind-unknown": "a step kind that the language does not have",
+        "field-not-here": "a key that this kind of step does not have",
+        "call-invalid": "what is called is not written as module:function",
+        "retry-repeats-effect": "a retry that the effect class of the step forbids",
+        "needs-unknown": "a need that is no step of this workflow",
+        "needs-itself": "a step that needs itself",
+        "needs-repeated": "a need that is named twice",
+        "needs-cycle": "steps that wait for each other",
+        "too-many-expressions": "more computed expressions than a workflow may have",
+        "expression-not-yet": "a function of the language that this version does not carry out",
+        "reference-not-before": "the output of a step that is not surely over",
+        "reference-no-output": "the output of a step that never has one",
+        "when-not-boolean": "a condition that is not true or false",
+        "fail-not-text": "the text of a fail step that is no text",
+        "effect-undeclared": "warning: steps whose effect the file does not declare",
+        "reference-maybe-missing": "warning: the output of a step that may have been skipped",
+        "step-unreachable": "warning: steps that never run",
     }
 )
 """Every code and its one-line meaning."""
@@ -89,6 +127,19 @@ class Diagnostic:
         where = f"{self.file}:{self.line}:{self.column}" if self.line else self.file
         remedy = f" — {self.remedy}" if self.remedy else ""
         return f"{where}: {self.message}{remedy} ({self.code})"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One problem of a definition, which may have no source.
+
+    `path` is as in the language, e.g. `("steps", 2, "needs", 0)`; a compiler knows its place.
+    """
+
+    code: str
+    path: Path
+    message: str
+    remedy: str | None = None
 
 
 _ORDER = attrgetter("file", "line", "column", "code", "message")

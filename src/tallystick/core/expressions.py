@@ -23,7 +23,7 @@ from typing import Final
 from tallystick.core import cel_library
 from tallystick.core.cel_bounds import TooCostly, check_cost, check_patterns, needs_bounds
 from tallystick.core.cel_library import Compiled, NotCompiled
-from tallystick.core.cel_tree import MapOf, Tree, walk
+from tallystick.core.cel_tree import Call, MapOf, Tree, walk
 from tallystick.core.cel_types import DYNAMIC, UnknownProperty, cel_type, schema_at
 from tallystick.core.diagnostics import Place, Problems
 from tallystick.core.expression_values import (
@@ -60,6 +60,8 @@ _RUN_SCHEMA: Final[Schema] = {
 }
 _QUOTED_ID: Final = re.compile(r"\bsteps\.([A-Za-z_][A-Za-z0-9_-]*)", re.ASCII)
 _INT: Final = "int"
+_LATER: Final = frozenset({"secret"})
+"""Functions of the language that this version refuses by name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +83,7 @@ class Expression:
     _compiled: Compiled | None
     _variables: tuple[_Variable, ...]
     _measured: bool
+    _declared: str = DYNAMIC
 
     @property
     def steps(self) -> frozenset[str]:
@@ -89,8 +92,8 @@ class Expression:
 
     @property
     def result_type(self) -> str:
-        """CEL's name of its static type; `DYN` when that is not known."""
-        return self._compiled.result_type if self._compiled is not None else "DYN"
+        """CEL's name of its static type, or of the declared one; `DYN` when it is not known."""
+        return self._compiled.result_type if self._compiled is not None else self._declared.upper()
 
     @property
     def is_bare(self) -> bool:
@@ -156,6 +159,12 @@ class Template:
         """The ids of the steps whose outputs it uses."""
         return frozenset().union(*(part.steps for part in self._expressions()))
 
+    @property
+    def result_type(self) -> str:
+        """CEL's name of the static type of its value; `DYN` when it is not known."""
+        only = self.parts[0] if self.parts else ""
+        return only.result_type if self.whole and isinstance(only, Expression) else "STRING"
+
     def evaluate(self, scope: Mapping[str, Value], *, field: str) -> Value:
         """Return the text, or the value of the one expression. See `Expression.evaluate`."""
         if self.whole and isinstance(self.parts[0], Expression):
@@ -195,8 +204,10 @@ def compile_expression(
     report = _Report(source, names, problems, place)
     bare = bare_reference(source)
     if bare is not None:
-        known = report.in_scope((Use(bare, dotted=True),))
-        return Expression(source, frozenset({bare}), None, (), _measured=False) if known else None
+        if not report.in_scope((Use(bare, dotted=True),)):
+            return None
+        declared = cel_type(_schema_of(bare, names), names.types)
+        return Expression(source, frozenset({bare}), None, (), _measured=False, _declared=declared)
     tree = report.parsed()
     found = uses(tree) if tree is not None else ()
     if tree is None or not report.in_scope(found) or not report.allowed(tree):
@@ -256,8 +267,8 @@ class _Report:
         if reference.path[0] not in self._names.steps:
             self._add(
                 "expression-unknown-name",
-                f"no step {quote(str(reference.path[0]))} comes before this one",
-                "a step may use outputs of steps that it needs or that are written before it",
+                f"there is no step {quote(str(reference.path[0]))} to use here",
+                "correct the id; a step may use what it needs or what is written before it",
             )
             return False
         return True
@@ -283,6 +294,13 @@ class _Report:
         for node in walk(tree):
             if isinstance(node, MapOf) and node.message:
                 self._add("expression-type", "messages cannot be made in expressions")
+                return False
+            if isinstance(node, Call) and node.function in _LATER:
+                self._add(
+                    "expression-not-yet",
+                    f"{node.function}(…) is part of the language, but not of this version",
+                    "let the task read it from where it runs",
+                )
                 return False
         return True
 

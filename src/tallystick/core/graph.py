@@ -220,12 +220,18 @@ def retry_problem(effect: Effect, retry: Retry) -> str | None:
 
     Checked when a file is compiled and again at admission, when the effect is bound.
     """
-    named = set(retry.on or ())
-    wrong = sorted(named - RETRIED_BY_CLASS[effect])
-    if wrong:
-        allowed = ", ".join(sorted(RETRIED_BY_CLASS[effect]))
-        return (
-            f"a `{effect}` step cannot be retried on {', '.join(wrong)}: it might do twice what it "
-            f"did once. Retry it on {allowed}, or declare the effect that is true"
-        )
-    return None
+    refused = retry_refusal(effect, retry)
+    return None if refused is None else f"{refused[0]}: {refused[1]}"
+
+
+def retry_refusal(effect: Effect, retry: Retry) -> tuple[str, str] | None:
+    """Return why the combination is refused and the remedy, apart; None if it is sound."""
+    wrong = sorted(set(retry.on or ()) - RETRIED_BY_CLASS[effect])
+    if not wrong:
+        return None
+    allowed = ", ".join(sorted(RETRIED_BY_CLASS[effect]))
+    return (
+        f"a `{effect}` step cannot be retried on {', '.join(wrong)}: it might do twice what it "
+        "did once",
+        f"retry it on {allowed}, or declare the effect that is true",
+    )

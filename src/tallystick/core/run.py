@@ -57,6 +57,7 @@ class Attempt(msgspec.Struct, frozen=True):
 
     number, dispatch   both from 1
     end                how the current dispatch ended, or None: it is in flight
+    end_salt, end_payload   what cites the report of that end, to recognise a repeat
     earlier            the worst known of the dispatches that ended
     failed             one of them ended in a failure, whatever came later
     doubt              why it is in doubt, or None
@@ -72,6 +73,8 @@ class Attempt(msgspec.Struct, frozen=True):
     receipt: bool = False
     timeout: bool = False
     end: str | None = None
+    end_salt: bytes = b""
+    end_payload: str | None = None
     earlier: Earlier = "nothing"
     failed: bool = False
     doubt: str | None = None
@@ -194,11 +197,23 @@ class Run(msgspec.Struct):
         """The earliest durable timer: a scheduled try, or the deadline. None: there is none."""
         if self.ended:
             return None
-        first = self.deadline if self.stopping is None else None
+        first = None if self.stop else self.deadline
+        scheduled = self.next_due()
+        if first is None or scheduled is None:
+            return scheduled if first is None else first
+        return min(first, scheduled)
+
+    def next_due(self) -> int | None:
+        """When the next scheduled try may begin. None: none can.
+
+        At a cap a new attempt has to wait for something else than its time.
+        """
         if not len(self.due):
-            return first
-        scheduled = min(self.due.values())
-        return scheduled if first is None else min(first, scheduled)
+            return None
+        if not at_attempts_cap(self) and not at_concurrency_cap(self):
+            return min(self.due.values())
+        again = (due for key, due in self.due.items() if self.live[key].attempt is not None)
+        return min(again, default=None)
 
     def open_dispatches(self) -> Iterator[tuple[Activation, Attempt]]:
         """Everything in flight."""
@@ -213,6 +228,16 @@ class Run(msgspec.Struct):
             attempt = activation.attempt
             if attempt is not None and attempt.doubt is not None:
                 yield activation, attempt
+
+
+def at_attempts_cap(run: Run) -> bool:
+    """No further attempt is allowed before somebody raises the limit."""
+    return run.limits.attempts is not None and run.consumed >= run.limits.attempts
+
+
+def at_concurrency_cap(run: Run) -> bool:
+    """No further attempt is allowed before one closes or goes in doubt."""
+    return run.limits.concurrency is not None and run.active >= run.limits.concurrency
 
 
 def replay(run: Run, events: Iterable[tuple[int, int, bytes, bytes, Payload | None]]) -> Run:
@@ -286,12 +311,14 @@ def _redispatched(run: Run, event: AttemptRedispatched, _payload: Payload | None
         receipt=event.accepted,
         timeout=False,
         end=None,
+        end_salt=b"",
+        end_payload=None,
     )
     run.due.remove(event.key)
     run.in_flight += 1
 
 
-def _dispatch_ended(run: Run, event: DispatchEnded, _payload: Payload | None) -> None:
+def _dispatch_ended(run: Run, event: DispatchEnded, payload: Payload | None) -> None:
     activation = run.live[event.key]
     attempt = activation.attempt
     assert attempt is not None, "a dispatch of a closed attempt cannot end"
@@ -306,6 +333,8 @@ def _dispatch_ended(run: Run, event: DispatchEnded, _payload: Payload | None) ->
     attempt = msgspec.structs.replace(
         attempt,
         end=event.end,
+        end_salt=payload.salt if payload else b"",
+        end_payload=event.payload,
         earlier=earlier,
         failed=attempt.failed or event.end in ("failed", "cancelled"),
         permitted=keeps_permission,

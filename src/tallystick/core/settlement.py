@@ -86,7 +86,7 @@ def checked(draft: Draft, told: Report) -> DispatchEnd:
     """
     end = told.end
     if isinstance(end, said.Cancelled) and not draft.run.stop:
-        return said.Failed("error", "it was cancelled from outside", end.effect)
+        return _unasked(end)
     if not isinstance(end, said.Succeeded):
         return end
     if len(end.output) > OUTPUT_MAX:
@@ -97,6 +97,11 @@ def checked(draft: Draft, told: Report) -> DispatchEnd:
         )
     problem = draft.run.bound.plan.output_problem(told.key.node, end.output)
     return end if problem is None else said.Failed("output_invalid", problem)
+
+
+def _unasked(end: said.Cancelled) -> said.Failed:
+    """What a confirmed cancellation is that nobody had asked for."""
+    return said.Failed("error", "it was cancelled from outside", end.effect)
 
 
 def _no_receipt(told: Report) -> NotReady:
@@ -119,23 +124,28 @@ def _report_to_closed(draft: Draft, told: Report) -> TallyError | None:
             check="attempt",
             facts={"newest": newest},
         )
-    if ended is not None and ended.attempt == told.attempt and _same(ended, told):
+    if ended is not None and ended.attempt == told.attempt and _same(draft, ended, told):
         return None
     _keep_late(draft, told)
     return None
 
 
-def _same(ended: Ended, told: Report) -> bool:
+def _same(draft: Draft, ended: Ended, told: Report) -> bool:
+    """Whether this report says again what is on record. What proves nothing says nothing new."""
     end = told.end
-    if isinstance(end, said.Succeeded):
-        cited = payload_digest(ended.salt, end.output) if ended.salt else None
-        return ended.status == "succeeded" and cited == ended.payload
-    if isinstance(end, said.Failed):
-        return ended.status == "failed" and (
-            ended.payload is None
-            or payload_digest(ended.salt, _failed_body(end, told.key.node)) == ended.payload
-        )
-    return True
+    if isinstance(end, said.Succeeded) and ended.status == "succeeded":
+        return payload_digest(ended.salt, end.output) == ended.payload
+    if isinstance(end, said.Cancelled):
+        if ended.status == "cancelled":
+            return True
+        end = _unasked(end)
+    elif isinstance(end, said.Succeeded):
+        end = checked(draft, told)
+    elif not isinstance(end, said.Failed):
+        return True
+    if ended.status != "failed" or not isinstance(end, said.Failed):
+        return False
+    return payload_digest(ended.salt, _failed_body(end, told.key.node)) == ended.payload
 
 
 def _report_to_ended(
@@ -144,6 +154,8 @@ def _report_to_ended(
     """The dispatch has ended already, or its attempt is in doubt: only a proof still counts."""
     effect = draft.run.bound.leaf(activation.key.node).terms.effect
     proves = isinstance(end, said.Failed | said.Cancelled)
+    if proves and dispatch == attempt.dispatch and _same_end(attempt, end, activation.key.node):
+        return None
     if proves and attempt.doubt is not None and effect == "mutating" and attempt.dispatch == 1:
         receipt = None if attempt.receipt else "observed"
         settle_failed(draft, activation, attempt, end, receipt=receipt, late=True)
@@ -151,6 +163,13 @@ def _report_to_ended(
     if proves:
         _keep_late(draft, Report(activation.key, attempt.number, dispatch, end))
     return None
+
+
+def _same_end(attempt: Attempt, end: DispatchEnd, step: str) -> bool:
+    """Whether the current dispatch ended just so."""
+    if isinstance(end, said.Failed):
+        return payload_digest(attempt.end_salt, _failed_body(end, step)) == attempt.end_payload
+    return attempt.end == kind_of(end)
 
 
 def _keep_late(draft: Draft, told: Report) -> None:
@@ -211,11 +230,8 @@ def _end_dispatch(draft: Draft, activation: Activation, attempt: Attempt, end: D
     """The current dispatch, in flight until now, is over: ask the table and write its verdict."""
     terms = draft.run.bound.leaf(activation.key.node).terms
     verdict = judge(situation(draft, activation, attempt, terms, end))
-    tries = 1 + (
-        activation.interruptions
-        if isinstance(end, said.Unknown | said.Precluded)
-        else activation.failures
-    )
+    interrupted = kind_of(end) in ("unknown", "precluded")
+    tries = 1 + (activation.interruptions if interrupted else activation.failures)
     match verdict:
         case Verdict.SETTLE:
             settle_failed(draft, activation, attempt, end)
@@ -223,8 +239,7 @@ def _end_dispatch(draft: Draft, activation: Activation, attempt: Attempt, end: D
             due = due_at(terms, tries, draft.now, draft.draw())
             settle_failed(draft, activation, attempt, end, retry_at=due)
         case Verdict.SETTLE_CANCELLED:
-            seen = ruled_effect(terms.effect)
-            settle(draft, activation, attempt, attempt.dispatch, "cancelled", None, effect=seen)
+            settle_cancelled(draft, activation, attempt, terms.effect)
         case Verdict.SETTLE_EXHAUSTED:
             _settle_by_rule(draft, activation, attempt, "exhausted", terms)
         case Verdict.SETTLE_ASSUMED:
@@ -382,9 +397,12 @@ def settle_failed(
     """Write a failure or a confirmed cancellation as the outcome."""
     terms = draft.run.bound.leaf(activation.key.node).terms
     late = late or attempt.timeout
+    assert isinstance(end, said.Failed | said.Cancelled), f"{end!r} is not an outcome"
+    effect = "possible" if attempt.earlier != "nothing" else end.effect
+    if terms.effect == "transactional":
+        effect = "none"
     match end:
         case said.Failed():
-            effect = "possible" if attempt.earlier != "nothing" else end.effect
             settle(
                 draft,
                 activation,
@@ -393,7 +411,7 @@ def settle_failed(
                 "failed",
                 draft.payload(_failed_body(end, activation.key.node)),
                 failure=end.kind,
-                effect="none" if terms.effect == "transactional" else effect,
+                effect=effect,
                 receipt=receipt,
                 late=late,
                 retry_at=retry_at,
@@ -406,14 +424,28 @@ def settle_failed(
                 attempt.dispatch,
                 "cancelled",
                 None,
-                effect="none" if terms.effect == "transactional" else end.effect,
+                effect=effect,
                 receipt=receipt,
             )
-        case _:
-            raise AssertionError(f"{end!r} is not an outcome")
 
 
-def ruled_effect(effect: Effect) -> EffectSeen:
+def settle_cancelled(
+    draft: Draft, activation: Activation, attempt: Attempt, effect: Effect
+) -> None:
+    """Write by rule that it was cancelled: nothing of it is dispatched again."""
+    settle(
+        draft,
+        activation,
+        attempt,
+        attempt.dispatch,
+        "cancelled",
+        None,
+        effect=_ruled_effect(effect),
+        receipt=None if attempt.receipt else "ruled",
+    )
+
+
+def _ruled_effect(effect: Effect) -> EffectSeen:
     """What an end without a report may have left behind: only a transaction surely left nothing."""
     return "none" if effect == "transactional" else "possible"
 
@@ -434,7 +466,7 @@ def _settle_by_rule(
         "failed",
         draft.payload(failure_body(kind, message, step=activation.key.node)),
         failure=kind,
-        effect=ruled_effect(terms.effect),
+        effect=_ruled_effect(terms.effect),
         receipt=None if attempt.receipt else "ruled",
     )
 

@@ -122,6 +122,15 @@ class Desk:
         """
         body = _input(prepared, given)
         merged = _merged(prepared.plan.definition.limits, limits)
+        self._clock.hold("store")
+        try:
+            return await self._start(prepared, body, key, merged)
+        finally:
+            self._clock.release("store")
+
+    async def _start(
+        self, prepared: Prepared, body: bytes, key: str | None, merged: Limits
+    ) -> Admitted:
         if key is None:
             await self._put(prepared)
             born = await self._admit(prepared, body, None, merged)

@@ -211,12 +211,12 @@ class Keeper:
 
     async def _bring(self, held: Held) -> None:
         """Read a run; if it is not ours, put the letter in front that makes it so."""
-        self._scene.clock.hold()
+        self._scene.clock.hold("store")
         try:
             stored, run = await load(self._scene.store, self.plans, held.id)
             letter = await self._recovery.letter(stored)
         finally:
-            self._scene.clock.release()
+            self._scene.clock.release("store")
         held.run, held.workflow = run, stored.new.workflow
         held.stored = Expected(stored.generation, stored.token or None, run.sequence)
         if letter is not None:
