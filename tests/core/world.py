@@ -50,6 +50,7 @@ from tallystick.core.values import encode
 
 T0 = 1_700_000_000_000
 SLOTS = {"async": 1_000, "thread": 1_000, "transactional": 1_000}
+EFFECTS = ("read_only", "idempotent", "transactional", "mutating")
 MODES = {"transactional": "transactional"}
 Event = tuple[int, int, bytes, bytes, Payload | None]
 
