@@ -231,7 +231,7 @@ def retry_refusal(effect: Effect, retry: Retry) -> tuple[str, str] | None:
         return None
     allowed = ", ".join(sorted(RETRIED_BY_CLASS[effect]))
     return (
-        f"a `{effect}` step cannot be retried on {', '.join(wrong)}: it might do twice what it "
+        f"{'an' if effect == 'idempotent' else 'a'} `{effect}` step cannot be retried on {', '.join(wrong)}: it might do twice what it "
         "did once",
         f"retry it on {allowed}, or declare the effect that is true",
     )

@@ -14,6 +14,7 @@ note, as the standard says. `sensitive: true` marks a value that must never be s
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from tallystick.core.pointer import ROOT, Path, quote, render
@@ -81,8 +82,9 @@ def check_schema(schema: object, types: Mapping[str, object]) -> tuple[SchemaPro
     `types` are the definition's named types, each of which is checked by a call of its own.
     """
     problems = _keyword_problems(schema, types)
-    if not problems:
-        problems = _standard_problems(schema)
+    if all(problem.path for problem in problems):  # else it is no JSON, or too large to go on
+        known = {problem.path for problem in problems}
+        problems += [it for it in _standard_problems(schema) if it.path not in known]
     if not problems:
         problems = _compile_problems(schema, types)
     return tuple(problems[:PROBLEMS_MAX])
@@ -187,14 +189,19 @@ def _in_place(
 
 def _standard_problems(schema: object) -> list[SchemaProblem]:
     """Check the schema against the standard's own schema, which the library carries."""
-    import jsonschema_rs
-
-    standard = jsonschema_rs.Draft202012Validator({"$ref": _DIALECT}, retriever=_refuse)
     problems = [
         SchemaProblem("schema-invalid", tuple(error.instance_path), standard_sentence(error))
-        for error in standard.iter_errors(plain_schema(schema))
+        for error in _standard().iter_errors(plain_schema(schema))
     ]
     return sorted(problems, key=lambda problem: (render(problem.path), problem.message))
+
+
+@cache
+def _standard() -> "jsonschema_rs.Draft202012Validator":
+    # Once, because compiling it takes longer than all schemas of a large workflow.
+    import jsonschema_rs
+
+    return jsonschema_rs.Draft202012Validator({"$ref": _DIALECT}, retriever=_refuse)
 
 
 def _compile_problems(schema: object, types: Mapping[str, object]) -> list[SchemaProblem]:
