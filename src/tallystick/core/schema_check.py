@@ -81,8 +81,10 @@ def check_schema(schema: object, types: Mapping[str, object]) -> tuple[SchemaPro
 
     `types` are the definition's named types, each of which is checked by a call of its own.
     """
+    if (unusable := _no_json(schema)) is not None:
+        return (unusable,)
     problems = _keyword_problems(schema, types)
-    if all(problem.path for problem in problems):  # else it is no JSON, or too large to go on
+    if not any(problem.code == "schema-too-large" for problem in problems):
         known = {problem.path for problem in problems}
         problems += [it for it in _standard_problems(schema) if it.path not in known]
     if not problems:
@@ -90,13 +92,17 @@ def check_schema(schema: object, types: Mapping[str, object]) -> tuple[SchemaPro
     return tuple(problems[:PROBLEMS_MAX])
 
 
-def _keyword_problems(schema: object, types: Mapping[str, object]) -> list[SchemaProblem]:
+def _no_json(schema: object) -> SchemaProblem | None:
     try:
         encode(plain_schema(schema))
     except ValueRefused as error:
-        return [SchemaProblem("schema-invalid", error.path, error.reason)]
+        return SchemaProblem("schema-invalid", error.path, error.reason)
     except RecursionError:
-        return [_too_large("the schema is nested too deep")]
+        return _too_large("the schema is nested too deep")
+    return None
+
+
+def _keyword_problems(schema: object, types: Mapping[str, object]) -> list[SchemaProblem]:
     problems: list[SchemaProblem] = []
     stack: list[tuple[Path, object]] = [(ROOT, schema)]
     nodes, known = 0, dict[str, int]()
