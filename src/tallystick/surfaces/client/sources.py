@@ -70,15 +70,39 @@ def _stamp(path: Path) -> tuple[int, int, int]:
     try:
         seen = path.stat()
     except OSError as error:
-        raise InvalidRequest(
-            f"the definition {path} cannot be read: {error.strerror}",
-            code="definition-unreadable",
-            facts={"path": str(path)},
-        ) from error
+        raise _unreadable(path, error) from error
     return seen.st_mtime_ns, seen.st_size, seen.st_ino
 
 
 def _compiled(path: Path) -> tuple[Definition | None, Description, Sequence[object]]:
-    raise InvalidRequest(
-        f"{path}: definition files cannot be read yet", code="definition-unreadable"
+    """What is in a file: a definition and no problem, or no definition and every problem.
+
+    Raises `InvalidRequest` for a file that cannot be read.
+    """
+    from tallystick.core.compiler import compile_source  # only where a file is started
+    from tallystick.core.diagnostics import SourceRefused
+
+    try:
+        compiled = compile_source(_read(path), str(path))
+    except SourceRefused as refused:
+        return None, Description(), refused.diagnostics
+    return compiled.definition, compiled.description, ()
+
+
+def _read(path: Path) -> bytes:
+    """The bytes of a file. One that is too large is cut where the compiler sees that it is."""
+    from tallystick.core.source import BYTES_MAX
+
+    try:
+        with path.open("rb") as file:
+            return file.read(BYTES_MAX + 1)
+    except OSError as error:
+        raise _unreadable(path, error) from error
+
+
+def _unreadable(path: Path, error: OSError) -> InvalidRequest:
+    return InvalidRequest(
+        f"the definition {path} cannot be read: {error.strerror}",
+        code="definition-unreadable",
+        facts={"path": str(path)},
     )
