@@ -12,8 +12,8 @@ import logging
 from typing import Final
 
 from tallystick.core.messages import BarrierDropped
-from tallystick.core.run import Run
-from tallystick.core.status import at_attempts_cap, status
+from tallystick.core.run import Run, at_attempts_cap
+from tallystick.core.status import status
 from tallystick.engine.commit import Committer
 from tallystick.engine.driver import Driver
 from tallystick.engine.held import Flight, Held, Letter

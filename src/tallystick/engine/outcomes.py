@@ -44,7 +44,7 @@ BACKOFF_MAX_MS: Final = 5_000
 _log: Final = logging.getLogger("tallystick.engine")
 
 
-class EngineFailed(Exception):  # noqa: N818  it says what happened
+class EngineFailed(Exception):
     """The engine must stop: `cause` says why. Nothing is written any more."""
 
     def __init__(self, cause: TallyError) -> None:

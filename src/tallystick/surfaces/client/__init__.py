@@ -1,11 +1,11 @@
 """The Python client: open a store, start runs, wait for them, decide doubts.
 
-    places   which database is meant
-    sources  from a file, text or `Definition` to something that can be started
-    runs     what a run looks like from outside, and how it is read
-    handle   one run: its status, events and result
-    tally    the verbs
-    blocking the same verbs for scripts and notebooks, without `await`
+places   which database is meant
+sources  from a file, text or `Definition` to something that can be started
+runs     what a run looks like from outside, and how it is read
+handle   one run: its status, events and result
+tally    the verbs
+blocking the same verbs for scripts and notebooks, without `await`
 """
 
 from tallystick.surfaces.client.blocking import BlockingRun, BlockingTally, open_blocking

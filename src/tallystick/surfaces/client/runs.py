@@ -177,9 +177,7 @@ async def end_of(store: Store, stored: StoredRun) -> Any:
     )
 
 
-async def history_of(
-    store: Store, run: str, *, after: int = 0
-) -> AsyncIterator[HistoryEvent]:
+async def history_of(store: Store, run: str, *, after: int = 0) -> AsyncIterator[HistoryEvent]:
     """A run's events in order, above this sequence."""
     async for event in store.events(run, after=after):
         yield _told(event)

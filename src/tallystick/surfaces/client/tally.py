@@ -326,7 +326,9 @@ def _output(value: Any) -> bytes:
     try:
         return encode(value)
     except ValueRefused as refused:
-        raise InvalidRequest(f"the output is not JSON: {refused}", code="output-not-json") from refused
+        raise InvalidRequest(
+            f"the output is not JSON: {refused}", code="output-not-json"
+        ) from refused
 
 
 def _actor() -> str:
