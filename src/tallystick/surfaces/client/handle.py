@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tallystick.core.values import decode_trusted
 from tallystick.errors import CapacityUnavailable, MaintenanceRequired, RunFailed, RunInDoubt
+from tallystick.surfaces.client.asked import number
 from tallystick.surfaces.client.runs import (
     HistoryEvent,
     RunInfo,
@@ -78,6 +79,7 @@ class RunHandle:
 
     async def events(self, after: int = 0) -> AsyncIterator[HistoryEvent]:
         """Every event above sequence `after`, as it is committed, until the run has ended."""
+        number("after", after)
         store = await self._tally.reading()
         async for info in self._states():
             async for event in history_of(store, self.id, after=after):
