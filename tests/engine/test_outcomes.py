@@ -93,7 +93,7 @@ async def test_nothing_is_called_before_its_intent_is_on_disk(place):
 
 @pytest.mark.invariant("D6")
 async def test_while_the_disk_is_full_reports_are_kept_and_starts_are_refused(place):
-    async with place.engine() as life:
+    async with place.engine(jumps=False) as life:
         prepared = life.engine.desk.prepare(Plan(chain(step("a", "wait"), step("b"))), root=None)
         run = (await life.engine.desk.start(prepared, 1)).run
         await place.clock.settled()
@@ -105,6 +105,7 @@ async def test_while_the_disk_is_full_reports_are_kept_and_starts_are_refused(pl
         assert isinstance(life.engine.trouble, CapacityUnavailable)
         with pytest.raises(CapacityUnavailable):
             await life.engine.desk.start(prepared, 2)
+        await place.clock.advance(30_000)
         await life.idle()
         assert life.engine.state == "running"
         assert await life.status(run) == "succeeded"

@@ -11,7 +11,7 @@ import asyncio
 import logging
 from typing import Final, Literal, TypeAlias
 
-from tallystick.core.messages import BarrierDropped
+from tallystick.core.messages import BarrierDropped, RunEnded
 from tallystick.core.run import Run, at_attempts_cap
 from tallystick.core.status import status
 from tallystick.engine.commit import Committer
@@ -23,7 +23,7 @@ from tallystick.engine.residence import RESIDENT_MAX, Residence
 from tallystick.engine.scene import Scene
 from tallystick.engine.timers import Timers
 from tallystick.engine.turns import Turns
-from tallystick.engine.watch import Watchers
+from tallystick.engine.watch import End, Watchers
 from tallystick.errors import AuthorityLost, MaintenanceRequired, StoreUnavailable, TallyError
 from tallystick.store.protocol import Expected
 
@@ -121,6 +121,8 @@ class Keeper:
         self.watchers.changed(held.id)
         self.touched[held.id] = held
         run = decision.run
+        if run.ended is not None:
+            self.watchers.rested(held.id, _end_of(flight))
         if run.authority is None or run.authority.engine != self._scene.instance:
             self._let_go(held)
             return
@@ -288,11 +290,20 @@ class Keeper:
 
     def _calm(self, run: str) -> None:
         self._restless.discard(run)
+        self.watchers.rested(run, None)
         self._look_idle()
 
     def _look_idle(self) -> None:
         if not self._restless:
             self.idle.set()
+
+
+def _end_of(flight: Flight) -> End | None:
+    """The end that this very transition brought; None: it came earlier, the store has it."""
+    for recorded in reversed(flight.decision.events):
+        if type(recorded.event) is RunEnded:
+            return End(recorded.event.status, recorded.payload.body if recorded.payload else None)
+    return None
 
 
 def _wants_a_slot(run: Run, due: int | None, now: int) -> bool:

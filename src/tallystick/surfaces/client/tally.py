@@ -25,6 +25,7 @@ from tallystick.engine.opening import Opened, World, open_engine, open_store, th
 from tallystick.engine.stopping import GRACE_MS
 from tallystick.errors import ForkedClient, InvalidRequest, NotReady
 from tallystick.store.protocol import RunFilter, Store
+from tallystick.surfaces.client.asked import number, text
 from tallystick.surfaces.client.handle import RunHandle
 from tallystick.surfaces.client.places import database_path, make_default_folder
 from tallystick.surfaces.client.runs import (
@@ -40,6 +41,7 @@ from tallystick.surfaces.client.sources import Sources, Validated, validate
 if TYPE_CHECKING:
     from tallystick.engine.engine import Engine
     from tallystick.engine.keeper import Role
+    from tallystick.engine.watch import End
 
 DECISIONS: Final[tuple[Decision, ...]] = ("succeeded", "failed", "cancelled", "never_happened")
 BUILD: Final = "tallystick"
@@ -149,7 +151,7 @@ class Tally:
 
     async def get(self, run: str) -> RunHandle:
         """The run of this id. Raises `NotFound`."""
-        await (await self.reading()).run(run)
+        await (await self.reading()).run(text("run", run))
         return RunHandle(self, run)
 
     async def list(
@@ -163,19 +165,24 @@ class Tally:
     ) -> list[RunInfo]:
         """A page of runs, newest first. All given conditions hold; None: any.
 
-        before  a page's last `number`: continue below it · limit: at most 1,000
+        before  a page's last `number`: continue below it · limit: 1 to 1,000; more is 1,000
         """
         statuses = (status,) if isinstance(status, str) else status
         which = RunFilter(
-            None if statuses is None else tuple(statuses), workflow, key, before, limit
+            None if statuses is None else tuple(text("status", word) for word in statuses),
+            None if workflow is None else text("workflow", workflow),
+            None if key is None else text("key", key),
+            None if before is None else number("before", before),
+            number("limit", limit, least=1),
         )
         listed = await (await self.reading()).runs(which)
         return [info_of(item.stored, item.number) for item in listed]
 
     async def history(self, run: str, after: int = 0) -> AsyncIterator[HistoryEvent]:
         """What is recorded of a run, in order, above sequence `after`. Raises `NotFound`."""
+        number("after", after)
         store = await self.reading()
-        await store.run(run)
+        await store.run(text("run", run))
         async for event in history_of(store, run, after=after):
             yield event
 
@@ -213,9 +220,10 @@ class Tally:
         body = _output(output) if outcome == "succeeded" else None
         if outcome != "succeeded" and output is not None:
             raise InvalidRequest("an output is given with `succeeded` only", code="output-unasked")
-        command = Resolve(parse_step(step), outcome, actor or _actor(), reason, body)
+        key = parse_step(text("step", step))
+        command = Resolve(key, outcome, actor or _actor(), reason, body)
         async with self._engine() as engine:
-            await engine.command(run, command)
+            await engine.command(text("run", run), command)
 
     def validate(self, definition: str | os.PathLike[str]) -> Validated:
         """Everything that is wrong with a definition file. Imports and writes nothing."""
@@ -248,6 +256,11 @@ class Tally:
         """Done at the run's next change; None: only looking again tells."""
         self._check()
         return None if self._opened is None else self._opened.engine.keeper.watchers.next(run)
+
+    def next_rest(self, run: str) -> asyncio.Future[End | None] | None:
+        """Done once the run has ended or stands still; None: only looking again tells."""
+        self._check()
+        return None if self._opened is None else self._opened.engine.keeper.watchers.rest(run)
 
     def moves(self, run: str) -> bool:
         """The engine of this process has it in memory, and it is neither over nor stuck."""
