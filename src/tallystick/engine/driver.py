@@ -118,7 +118,8 @@ class Driver:
             return
         self._fault("driver.report")
         self._clock.release("dispatch")
-        self._timeouts.drop(place)
+        if call.terms.timeout_ms is not None:
+            self._timeouts.drop(place)
         self._end(call, end, statements)
         if not self._running:
             self._empty.set()
@@ -222,7 +223,7 @@ class Driver:
         statements: tuple[Statement, ...] = (),
     ) -> None:
         report = Report(key, attempt, dispatch, end)
-        self._post(run, Letter(report, tuple(map(_for_store, statements))))
+        self._post(run, Letter(report, tuple(map(_for_store, statements)) if statements else ()))
 
     def _of(self, run: str) -> list[Operation]:
         return [o for o in self._running.values() if o.call.run == run]

@@ -49,12 +49,16 @@ class Birth(msgspec.Struct):
 
 
 class Flight(msgspec.Struct):
-    """A transition on its way to the disk, with what it was made of."""
+    """A transition on its way to the disk, with what it was made of.
+
+    barred  the barrier stood before it
+    """
 
     held: Held
     letters: list[Letter]
     decision: Decision
     transition: Transition
+    barred: bool = False
 
 
 class Held:
@@ -64,7 +68,7 @@ class Held:
     stored    the authority and sequence that the next transition expects to find
     mail      letters that wait · birth: the admission that comes before them
     flight    the transition on its way to the disk, or None
-    queued    it stands in line for the next batch
+    queued    it stands in line for the next batch · hungry: it waits for a free slot
     broken    why nothing is done for it any more: its stored facts contradict each other
     """
 
@@ -72,6 +76,7 @@ class Held:
         "birth",
         "broken",
         "flight",
+        "hungry",
         "id",
         "loading",
         "mail",
@@ -90,6 +95,7 @@ class Held:
         self.birth: Birth | None = None
         self.flight: Flight | None = None
         self.queued = False
+        self.hungry = False
         self.loading = False
         self.broken: TallyError | None = None
 

@@ -89,7 +89,7 @@ async def open_store(
     return await open_sqlite(
         path,
         now=world.clock.now,
-        new_id=lambda: world.entropy.bytes(16).hex(),
+        new_id=lambda: world.entropy.draw(16).hex(),
         create=create,
         read_only=read_only,
         fault=world.fault,

@@ -128,6 +128,9 @@ class Outcomes:
         self._leave_trouble()
         for flight, told in zip(batch, answers, strict=True):
             flight.held.flight = None
+            if type(told) is Committed:  # nearly always
+                self._land(flight)
+                continue
             match told:
                 case Committed():
                     self._land(flight)

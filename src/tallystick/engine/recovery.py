@@ -67,7 +67,7 @@ class Recovery:
         if stored.header.ended_at is not None or (owner and owner.engine == self._instance):
             return None
         authority = Authority(
-            stored.generation + 1, self._entropy.bytes(TOKEN_BYTES), self._instance
+            stored.generation + 1, self._entropy.draw(TOKEN_BYTES), self._instance
         )
         if owner is None:
             return Letter(Claim(authority))
