@@ -13,7 +13,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Final, Literal, TypeAlias
 
-from tallystick.core.commands import Command
+from tallystick.core.commands import Advance, Command
 from tallystick.core.identity import Authority
 from tallystick.core.run import Run
 from tallystick.engine.admission import TOKEN_BYTES, Desk, Resolve
@@ -37,6 +37,7 @@ class Engine:
     """See the module's text. Made by `opening.open_engine`, stopped by `stopping.stop`.
 
     dispatch  False: it applies single commands and hands nothing over
+    alone     True: it moves only the runs that it admits, or that it was asked to `take`
     audit     compares copies with the store after every batch, in tests; None: does not
     """
 
@@ -48,6 +49,7 @@ class Engine:
         resolve: Resolve,
         fatal: Callable[[StoreUnavailable], bool],
         dispatch: bool = True,
+        alone: bool = False,
         resident_max: int = RESIDENT_MAX,
         audit: Callable[[Engine, Iterable[Held]], Awaitable[None]] | None = None,
     ) -> None:
@@ -71,6 +73,7 @@ class Engine:
             self.turns,
             self.recovery,
             dispatch=dispatch,
+            alone=alone,
             resident_max=resident_max,
         )
         self.committer = self.keeper.committer
@@ -114,6 +117,13 @@ class Engine:
         reply: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.committer.post(held, Letter(command, reply=reply))
         await reply
+
+    async def take(self, run: str) -> None:
+        """Own a run that exists, and move it on. Returns once it is ours on disk, or has ended.
+
+        Raises `OwnerElsewhere` where nothing proves that its former engine has ended.
+        """
+        await self.command(run, Advance({}))
 
     def copy(self, run: str) -> Run | None:
         """The copy in memory, to be read only; None: it is not there now, read the store."""

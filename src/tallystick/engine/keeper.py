@@ -37,6 +37,7 @@ class Keeper:
     """The runs in the hands of one engine, and what each of them waits for.
 
     dispatch  False: nothing is handed over, nothing is reconciled, and no timer fires
+    alone     True: only runs that it admits, or is asked for by name, are moved
     idle      set while no run moves by itself
     trouble   why the store cannot be written now, or None
     """
@@ -49,6 +50,7 @@ class Keeper:
         recovery: Recovery,
         *,
         dispatch: bool,
+        alone: bool = False,
         resident_max: int = RESIDENT_MAX,
     ) -> None:
         self._scene = scene
@@ -56,6 +58,7 @@ class Keeper:
         self._turns = turns
         self._recovery = recovery
         self._dispatch = dispatch
+        self._alone = alone
         self.plans = Plans(scene.store)
         self.watchers = Watchers()
         self.timers: Timers[str] = Timers(scene.clock, scene.clock.now, self._due)
@@ -76,7 +79,7 @@ class Keeper:
 
     async def survey(self) -> None:
         """Look through the unfinished runs and begin to take those for which something is to do."""
-        if self._dispatch:
+        if self._dispatch and not self._alone:
             await self._recovery.survey(self.timers.set, self._restless.add)
             self._feed()
         self._look_idle()

@@ -88,6 +88,7 @@ async def open_engine(
     world: World | None = None,
     create: bool = True,
     dispatch: bool = True,
+    alone: bool = False,
     setup: str | None = None,
     executors: ExecutorsOf | None = None,
     resident_max: int = RESIDENT_MAX,
@@ -95,7 +96,9 @@ async def open_engine(
     """Open a store as its engine, and begin to move its runs.
 
     build     which version of the package this is, for the record
+    create    make the database if there is none; else `NotFound`
     dispatch  False: single commands are applied, and nothing is handed over
+    alone     True: only runs that it admits, or is asked to take, are moved; others are left alone
     setup     SQL script for tables of the user's own, run now if it has not been; None: none
     executors made with where they report to; None: the function executor
 
@@ -104,7 +107,21 @@ async def open_engine(
     here = world or this_world()
     store = await open_store(path, here, create=create)
     try:
-        return await _begin(store, path, here, build, dispatch, setup, executors, resident_max)
+        made = executors or (lambda report: (_functions(report, here),))
+
+        def engine(scene: Scene) -> Engine:
+            return Engine(
+                scene,
+                executors=made,
+                resolve=resolve,
+                fatal=is_fatal,
+                dispatch=dispatch,
+                alone=alone,
+                resident_max=resident_max,
+                audit=audit if here.faults is not None else None,
+            )
+
+        return await _begin(store, path, here, build, setup, engine)
     except BaseException:
         await store.close()
         raise
@@ -115,10 +132,8 @@ async def _begin(
     path: Path,
     world: World,
     build: str,
-    dispatch: bool,
     setup: str | None,
-    executors: ExecutorsOf | None,
-    resident_max: int,
+    make: Callable[[Scene], Engine],
 ) -> Opened:
     instance = await enter(store, path, world.clock, world.entropy, build=build)
     try:
@@ -136,15 +151,7 @@ async def _begin(
             instance.id,
             instance.epoch,
         )
-        engine = Engine(
-            scene,
-            executors=executors or (lambda report: (_functions(report, world),)),
-            resolve=resolve,
-            fatal=is_fatal,
-            dispatch=dispatch,
-            resident_max=resident_max,
-            audit=audit if world.faults is not None else None,
-        )
+        engine = make(scene)
         await engine.start()
     except BaseException:
         instance.unlock(gone=True)
