@@ -45,9 +45,12 @@ if TYPE_CHECKING:
         HistoryEvent,
         RunHandle,
         RunInfo,
+        StepInfo,
         Tally,
+        Validated,
         open,
         open_blocking,
+        validate,
     )
 
 _CLIENT = "tallystick.surfaces.client"
@@ -74,14 +77,17 @@ _HOMES = {
     "RunHandle": _CLIENT,
     "RunInDoubt": _ERRORS,
     "RunInfo": _CLIENT,
+    "StepInfo": _CLIENT,
     "StoreUnavailable": _ERRORS,
     "Tally": _CLIENT,
     "TallyError": _ERRORS,
     "TaskContext": "tallystick.executors.function.task",
     "UnsupportedSchema": _ERRORS,
+    "Validated": _CLIENT,
     "open": _CLIENT,
     "open_blocking": _CLIENT,
     "task": "tallystick.executors.function.task",
+    "validate": _CLIENT,
 }
 
 __all__ = [
@@ -106,14 +112,17 @@ __all__ = [
     "RunHandle",
     "RunInDoubt",
     "RunInfo",
+    "StepInfo",
     "StoreUnavailable",
     "Tally",
     "TallyError",
     "TaskContext",
     "UnsupportedSchema",
+    "Validated",
     "open",
     "open_blocking",
     "task",
+    "validate",
 ]
 
 

@@ -153,6 +153,12 @@ class FakeTally:
         if self.settles and self.settles[-1] is None:
             await asyncio.Event().wait()
 
+    async def news(self, kinds):
+        self._called("news", kinds=kinds)
+        for told in self.events:
+            if told["kind"] in kinds:
+                yield told
+
     async def settled(self, run):
         self._called("settled", run=run)
         now = self.settles.pop(0) if len(self.settles) > 1 else (self.settles or [self.run])[0]

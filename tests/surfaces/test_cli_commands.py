@@ -135,6 +135,11 @@ class Signalled(FakeTally):
             yield told
             os.kill(os.getpid(), self.number)
 
+    async def news(self, kinds):
+        async for told in super().news(kinds):
+            yield told
+            os.kill(os.getpid(), self.number)
+
 
 # ------------------------------------------------------------------------------------- engine
 

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Final
 
 from tallystick.errors import TallyError
+
+
+ANY: Final = ""
+"""In place of a run's id: whichever changes next."""
 
 
 class Watchers:
@@ -24,8 +29,8 @@ class Watchers:
         return future
 
     def changed(self, run: str) -> None:
-        """Wake everybody who waits for this run."""
-        for future in self._waiting.pop(run, ()):
+        """Wake everybody who waits for this run, or for any."""
+        for future in (*self._waiting.pop(run, ()), *self._waiting.pop(ANY, ())):
             if not future.done():
                 future.set_result(None)
 

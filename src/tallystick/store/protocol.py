@@ -222,6 +222,10 @@ class Store(Protocol):
         """A run's row. Raises `NotFound`."""
         ...
 
+    async def listed(self, run: str) -> ListedRun:
+        """A run's row with its number. Raises `NotFound`."""
+        ...
+
     async def run_by_key(self, key: str) -> StoredRun | None:
         """The run that an idempotency key belongs to, or None."""
         ...

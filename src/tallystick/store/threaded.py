@@ -210,10 +210,14 @@ class ThreadedStore:
 
     async def run(self, run: str) -> StoredRun:
         """See `protocol.Store`."""
+        return (await self.listed(run)).stored
+
+    async def listed(self, run: str) -> ListedRun:
+        """See `protocol.Store`."""
         rows = await self._rows("read_run", run)
         if not rows:
             raise NotFound(f"no run {run}", facts={"run": run})
-        return codec.listed_run(rows[0]).stored
+        return codec.listed_run(rows[0])
 
     async def run_by_key(self, key: str) -> StoredRun | None:
         """See `protocol.Store`."""

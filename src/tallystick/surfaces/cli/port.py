@@ -7,7 +7,7 @@ means that there is no such thing (yet).
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import AbstractAsyncContextManager
 from typing import Literal, Protocol, TypeAlias, TypedDict
 
@@ -148,7 +148,7 @@ class Tally(Protocol):
     async def start(self, file: str, *, value: Value, key: str | None, root: str | None) -> str:
         """Compile, admit, and return the run's id once it is durable. A repeat by key: the same id.
 
-        Raises `SourceRefused` with all problems of the source.
+        Raises `InvalidRequest` with all problems of the source among its facts.
         """
         ...
 
@@ -172,8 +172,12 @@ class Tally(Protocol):
         """The run's events so far above sequence `after`, its hash chain checked on the way."""
         ...
 
-    def follow(self, run: str | None) -> AsyncIterator[EventDocument]:
-        """Events as committed: all of one run, to its end; None: of every run, from now on."""
+    def follow(self, run: str) -> AsyncIterator[EventDocument]:
+        """All events of one run as they are committed, to its end."""
+        ...
+
+    def news(self, kinds: Collection[str]) -> AsyncIterator[EventDocument]:
+        """Events of these kinds of every run, from now on, without end."""
         ...
 
     async def settled(self, run: str) -> RunDocument:

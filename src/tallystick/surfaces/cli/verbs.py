@@ -170,10 +170,8 @@ async def _idle(tally: Tally, until_idle: bool) -> IdleDocument | None:
 
 
 async def _milestones(asked: Asked, tally: Tally) -> None:
-    async for event in tally.follow(None):
-        if event.get("kind") in _MILESTONES:
-            line = event_line(event, asked.screen.notice_style, run=True)
-            asked.screen.event(event, line)
+    async for event in tally.news(_MILESTONES):
+        asked.screen.event(event, event_line(event, asked.screen.notice_style, run=True))
 
 
 async def _stop(asked: Asked, tally: Tally, stopping: Stopping, number: str | None) -> int:

@@ -20,7 +20,8 @@ from tallystick.core.definition import Definition, Limits
 from tallystick.core.messages import Decision
 from tallystick.surfaces.client.handle import RunHandle
 from tallystick.surfaces.client.runs import HistoryEvent, RunInfo
-from tallystick.surfaces.client.tally import Tally, open_tally
+from tallystick.surfaces.client.steps import StepInfo
+from tallystick.surfaces.client.tally import EngineOf, Tally, open_tally
 
 T = TypeVar("T")
 
@@ -67,6 +68,10 @@ class BlockingRun:
     def status(self) -> RunInfo:
         """See `RunHandle.status`."""
         return self._bridge.do(self._handle.status())
+
+    def steps(self) -> list[StepInfo]:
+        """See `RunHandle.steps`."""
+        return self._bridge.do(self._handle.steps())
 
     def result(self, timeout: float | None = None) -> Any:
         """See `RunHandle.result`."""
@@ -176,7 +181,7 @@ class BlockingTally:
 def open_blocking(
     database: str | os.PathLike[str] | None = None,
     *,
-    engine: bool = False,
+    engine: EngineOf = False,
     setup: str | os.PathLike[str] | None = None,
     root: str | os.PathLike[str] | None = None,
 ) -> BlockingTally:

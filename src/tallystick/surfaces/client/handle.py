@@ -10,12 +10,12 @@ from tallystick.errors import CapacityUnavailable, MaintenanceRequired, RunFaile
 from tallystick.surfaces.client.runs import (
     HistoryEvent,
     RunInfo,
-    doubts_of,
     end_of,
     full_info,
     history_of,
     info_of,
 )
+from tallystick.surfaces.client.steps import StepInfo, doubts_of, steps_of
 
 if TYPE_CHECKING:
     from tallystick.surfaces.client.tally import Tally
@@ -42,6 +42,17 @@ class RunHandle:
         Raises `NotFound`.
         """
         return await full_info(await self._tally.reading(), self.id)
+
+    async def steps(self) -> list[StepInfo]:
+        """What has become of each of its steps. Reads the whole history. Raises `NotFound`."""
+        return await steps_of(await self._tally.reading(), self.id)
+
+    async def settled(self) -> RunInfo:
+        """Return once it has ended, or nothing of it moves before a person acts."""
+        async for info in self._states(every=False):
+            if info.ended or info.needs_person:
+                return await self.status()
+        raise AssertionError("a run is watched until it ends")
 
     async def result(self, timeout: float | None = None) -> Any:  # noqa: ASYNC109  seconds, as in asyncio
         """Wait for the end and return the output, JSON as Python values.
@@ -112,7 +123,8 @@ class RunHandle:
                 transient=False,
                 facts={"run": self.id, "consumed": info.consumed},
             )
-        doubts = await doubts_of(await self._tally.reading(), self.id)
+        store = await self._tally.reading()
+        doubts = await doubts_of(store, await store.run(self.id))
         steps = ", ".join(f"{doubt.step} ({doubt.reason})" for doubt in doubts)
         return RunInDoubt(
             f"run {self.id} waits for a person: {steps} may or may not have happened",

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from tallystick.core.definition import Definition, Description
+from tallystick.core.compiler import Compiled, compile_source
+from tallystick.core.definition import Definition
+from tallystick.core.diagnostics import Diagnostic, SourceRefused
 from tallystick.core.graph import Plan
+from tallystick.core.source import BYTES_MAX
 from tallystick.engine.admission import Desk, Prepared
-from tallystick.errors import InvalidRequest
+from tallystick.errors import Fact, InvalidRequest
 
 PREPARED_MAX: Final = 64
 """Definitions that are kept ready to start; a file that changed is read again."""
@@ -32,10 +34,6 @@ class Sources:
             return self._of_object(desk, source, root or self._root)
         return self._of_file(desk, Path(source), root or self._root)
 
-    def problems(self, source: str | os.PathLike[str]) -> Sequence[object]:
-        """Every problem of a file, without importing anything."""
-        return _compiled(Path(source))[2]
-
     def _of_object(self, desk: Desk, source: Definition, root: Path | None) -> Prepared:
         for known, under, at, prepared in self._objects:
             if known is source and under == root and at is desk:
@@ -49,36 +47,74 @@ class Sources:
         known = self._files.get((str(path), root))
         if known is not None and known[0] == stamp:
             return known[1]
-        definition, description, problems = _compiled(path)
-        if definition is None:
-            raise InvalidRequest(
-                f"{path} has {len(problems)} problem(s): {problems[0]}",
-                code="definition-invalid",
-                check="definition",
-                facts={"path": str(path), "problems": [str(problem) for problem in problems]},
-                next_step=f"tally validate {path}",
-            )
-        folder = root or path.parent.resolve()
-        prepared = desk.prepare(Plan(definition), root=folder, description=description)
+        compiled = compiled_file(path)
+        plan = Plan(compiled.definition)
+        prepared = desk.prepare(
+            plan, root=root or path.parent.resolve(), description=compiled.description
+        )
         if len(self._files) >= PREPARED_MAX:
             self._files.pop(next(iter(self._files)))
         self._files[str(path), root] = (stamp, prepared)
         return prepared
 
 
+def compiled_file(path: Path) -> Compiled:
+    """Read and compile a definition file. Raises `InvalidRequest` with all its problems."""
+    try:
+        return compile_source(read_source(path), str(path))
+    except SourceRefused as refused:
+        raise _refused(path, refused) from refused
+
+
+def read_source(path: Path) -> bytes:
+    """The bytes of a definition file; of one that is too large as many as show that.
+
+    Raises `InvalidRequest`.
+    """
+    try:
+        with path.open("rb") as file:
+            return file.read(BYTES_MAX + 1)
+    except (OSError, ValueError) as error:
+        raise _unreadable(path, error) from error
+
+
+def problem_fact(problem: Diagnostic) -> dict[str, Fact]:
+    """A problem as plain JSON; line and column from 1, 0: the source as a whole."""
+    return {
+        "file": problem.file,
+        "line": problem.line,
+        "column": problem.column,
+        "code": problem.code,
+        "message": problem.message,
+        "remedy": problem.remedy,
+    }
+
+
 def _stamp(path: Path) -> tuple[int, int, int]:
     try:
         seen = path.stat()
-    except OSError as error:
-        raise InvalidRequest(
-            f"the definition {path} cannot be read: {error.strerror}",
-            code="definition-unreadable",
-            facts={"path": str(path)},
-        ) from error
+    except (OSError, ValueError) as error:
+        raise _unreadable(path, error) from error
     return seen.st_mtime_ns, seen.st_size, seen.st_ino
 
 
-def _compiled(path: Path) -> tuple[Definition | None, Description, Sequence[object]]:
-    raise InvalidRequest(
-        f"{path}: definition files cannot be read yet", code="definition-unreadable"
+def _unreadable(path: Path, error: OSError | ValueError) -> InvalidRequest:
+    why = getattr(error, "strerror", None) or str(error)
+    return InvalidRequest(
+        f"the definition {path} cannot be read: {why}",
+        code="definition-unreadable",
+        check="definition",
+        facts={"path": str(path)},
+        next_step="name a definition file, YAML",
+    )
+
+
+def _refused(path: Path, refused: SourceRefused) -> InvalidRequest:
+    found = refused.diagnostics
+    return InvalidRequest(
+        f"{path} has {len(found)} problem{'s' if len(found) > 1 else ''}: {found[0]}",
+        code="definition-invalid",
+        check="definition",
+        facts={"path": str(path), "problems": [problem_fact(problem) for problem in found]},
+        next_step=f"repair them, then: tally validate {path}",
     )

@@ -1,20 +1,24 @@
 """The verbs of the client: start, run, get, list, history, resolve, validate.
 
-A client with `engine=True` is the engine of its store: it moves runs for as long as it is open. One
-without only reads; what it writes (a start, a decision about a doubt) it writes by being the engine
-for that moment, and it dispatches nothing. Where another process is the engine, `OwnerElsewhere` names it.
+A client with `engine=True` is the engine of its store: it moves runs for as long as it is open; with
+`engine="own"` only those that are started through it. One without only reads; what it writes (a start,
+a decision about a doubt) it writes by being the engine for that moment, and it dispatches nothing and
+makes no database. Where another process is the engine, `OwnerElsewhere` names it.
 """
 
 from __future__ import annotations
 
 import asyncio
+import builtins
 import os
 import pwd
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeAlias
+
+import msgspec
 
 from tallystick.core.commands import Resolve
 from tallystick.core.definition import Definition, Limits
@@ -22,16 +26,20 @@ from tallystick.core.messages import Decision
 from tallystick.core.values import ValueRefused, encode
 from tallystick.engine.opening import Opened, World, open_engine, open_store, this_world
 from tallystick.engine.stopping import GRACE_MS
-from tallystick.errors import ForkedClient, InvalidRequest, NotReady
+from tallystick.engine.watch import ANY
+from tallystick.errors import ForkedClient, InvalidRequest, NotFound, NotReady
 from tallystick.store.protocol import RunFilter, Store
+from tallystick.surfaces.client.checking import Validated, validate
 from tallystick.surfaces.client.handle import RunHandle
 from tallystick.surfaces.client.places import database_path, make_default_folder
 from tallystick.surfaces.client.runs import (
     HistoryEvent,
+    Owners,
     RunInfo,
-    history_of,
-    info_of,
+    checked_history,
     parse_step,
+    shown_status,
+    told,
 )
 from tallystick.surfaces.client.sources import Sources
 
@@ -41,6 +49,20 @@ if TYPE_CHECKING:
 DECISIONS: Final[tuple[Decision, ...]] = ("succeeded", "failed", "cancelled", "never_happened")
 BUILD: Final = "tallystick"
 
+STATUSES: Final = (
+    "succeeded", "failed", "cancelled", "damaged", "recovering", "in_doubt", "cancelling", "pausing",
+    "paused", "running", "waiting",
+)  # fmt: skip
+"""Every status that a list may show. Source: design §4.3."""
+
+IDS_MAX: Final = 1_000
+FOLLOW_PAGE: Final = 256
+FOLLOW_PAUSE_S: Final = 0.05
+LOOK_AGAIN_S: Final = 0.5
+
+EngineOf: TypeAlias = bool | Literal["own"]
+"""False: none · `own`: of the runs that are started through this client · True: of all runs."""
+
 
 class Tally:
     """An open store. Use as `async with open(...) as tally`; see `open` for the arguments."""
@@ -49,13 +71,14 @@ class Tally:
         self,
         path: Path,
         *,
-        engine: bool,
+        engine: EngineOf,
         setup: str | os.PathLike[str] | None,
         root: str | os.PathLike[str] | None,
         world: World | None,
     ) -> None:
         self.path = path
-        self._is_engine = engine
+        self.created = False
+        self._engine_of = engine
         self._setup = setup
         self._sources = Sources(None if root is None else Path(root))
         self._world = world
@@ -67,9 +90,13 @@ class Tally:
     async def __aenter__(self) -> Self:
         self._pid = os.getpid()
         self._reader_lock = asyncio.Lock()
+        if not self._engine_of:
+            await self.reading()
+            return self
         make_default_folder(self.path)
-        if self._is_engine:
-            self._opened = await self._open_engine(dispatch=True)
+        existed = self.path.exists()
+        self._opened = await self._open_engine(dispatch=True)
+        self.created = not existed
         return self
 
     async def __aexit__(
@@ -114,12 +141,17 @@ class Tally:
             Conflict: the key belongs to another request; the error says what differs.
             OwnerElsewhere: another process is the engine of this store. Nothing was written.
             CapacityUnavailable: the disk is full. Nothing was written.
+
+        With `engine="own"` a run that was found under its key is taken over from an engine that ended;
+        `OwnerElsewhere` where nothing proves that it has.
         """
         async with self._engine() as engine:
             prepared = self._sources.prepared(
                 engine.desk, definition, None if root is None else Path(root)
             )
             admitted = await engine.desk.start(prepared, input, key=key, limits=limits)
+            if self._engine_of == "own" and not admitted.created:
+                await self._take(engine, admitted.run)
         return RunHandle(self, admitted.run, created=admitted.created)
 
     async def run(
@@ -160,19 +192,71 @@ class Tally:
 
         before  a page's last `number`: continue below it · limit: at most 1,000
         """
-        statuses = (status,) if isinstance(status, str) else status
-        which = RunFilter(
-            None if statuses is None else tuple(statuses), workflow, key, before, limit
-        )
-        listed = await (await self.reading()).runs(which)
-        return [info_of(item.stored, item.number) for item in listed]
+        store = await self.reading()
+        wanted = _statuses(status)
+        owners, found = Owners(store), builtins.list[RunInfo]()
+        while len(found) < limit:
+            which = RunFilter(_stored_as(wanted), workflow, key, before, limit)
+            page = await store.runs(which)
+            shown = [await owners.info(listed) for listed in page]
+            found += [info for info in shown if wanted is None or info.status in wanted]
+            if len(page) < min(limit, IDS_MAX):
+                break
+            before = page[-1].number
+        return found[:limit]
+
+    async def find(self, beginning: str, limit: int = 10) -> builtins.list[str]:
+        """Ids of runs that begin with this text, in their order; at most `limit`."""
+        if not beginning.isascii() or not beginning.isprintable():
+            return []
+        return await (await self.reading()).find(beginning, limit=limit)
+
+    async def counts(self) -> dict[str, int]:
+        """How many runs have each status; those that no run has are left out."""
+        store = await self.reading()
+        owners, found = Owners(store), dict[str, int]()
+        for some in await store.counts():
+            owned = some.engine is not None and not (
+                some.status == "running" and await owners.gone(some.engine)
+            )
+            name, _ = shown_status(some.status, some.reason, damaged=some.damaged, moved=owned)
+            found[name] = found.get(name, 0) + some.count
+        return found
+
+    async def waiting_for_a_person(self, limit: int = IDS_MAX) -> builtins.list[str]:
+        """Ids of runs of which nothing moves before somebody acts, oldest first; at most `limit`."""
+        store = await self.reading()
+        owners, found, after = Owners(store), builtins.list[str](), 0
+        while len(found) < limit and (page := await store.halted(after=after, limit=IDS_MAX)):
+            found += [it.id for it in [await owners.info(one) for one in page] if it.needs_person]
+            after = page[-1].number
+        return found[:limit]
 
     async def history(self, run: str, after: int = 0) -> AsyncIterator[HistoryEvent]:
-        """What is recorded of a run, in order, above sequence `after`. Raises `NotFound`."""
-        store = await self.reading()
-        await store.run(run)
-        async for event in history_of(store, run, after=after):
+        """What is recorded of a run, in order, above sequence `after`; its hash chain is checked.
+
+        Raises `NotFound`, and `MaintenanceRequired` at the first event that is not what was recorded.
+        """
+        async for event in checked_history(await self.reading(), run, after=after):
             yield event
+
+    async def follow(self, kinds: Collection[str] | None = None) -> AsyncIterator[HistoryEvent]:
+        """Events of every run from now on, as they are committed, without end. kinds None: all.
+
+        Raises what the engine failed with, if this client is one.
+        """
+        store = await self.reading()
+        after = await store.position()
+        while True:
+            change = self.next_change(ANY)
+            while page := await store.feed(after=after, limit=FOLLOW_PAGE):
+                for event in page:
+                    if kinds is None or _kind(event.envelope).kind in kinds:
+                        yield told(event)
+                after = page[-1].position
+            if change is not None:
+                await change
+            await asyncio.sleep(LOOK_AGAIN_S if change is None else FOLLOW_PAUSE_S)
 
     async def resolve(
         self,
@@ -212,9 +296,15 @@ class Tally:
         async with self._engine() as engine:
             await engine.command(run, command)
 
-    def validate(self, definition: str | os.PathLike[str]) -> Sequence[object]:
-        """Every problem of a definition file, sorted; empty: none. Imports and writes nothing."""
-        return self._sources.problems(definition)
+    def validate(
+        self,
+        definition: str | os.PathLike[str],
+        *,
+        import_code: bool = False,
+        root: str | os.PathLike[str] | None = None,
+    ) -> Validated:
+        """Everything that is wrong with a definition file; see `validate`. Writes nothing."""
+        return validate(definition, import_code=import_code, root=root)
 
     async def until_idle(self) -> None:
         """Return once every run is over, in doubt or waiting for a person. Only an engine can.
@@ -224,6 +314,14 @@ class Tally:
         self._check()
         if self._opened is not None:
             await self._opened.engine.run_until_idle()
+
+    async def wait_over(self) -> None:
+        """Return once the engine of this client has stopped. Raises what it failed with.
+
+        Without an engine, at once.
+        """
+        if self._opened is not None:
+            await self._opened.engine.wait_over()
 
     # ------------------------------------------------------------------------- for its handles
 
@@ -235,9 +333,21 @@ class Tally:
         assert self._reader_lock is not None, "an open client has its lock"
         async with self._reader_lock:
             if self._reader is None:
-                world = self._world or this_world()
-                self._reader = await open_store(self.path, world, create=False, read_only=True)
+                self._reader = await self._open_reader()
             return self._reader
+
+    async def _open_reader(self) -> Store:
+        world = self._world or this_world()
+        try:
+            return await open_store(self.path, world, create=False, read_only=True)
+        except NotFound as missing:
+            raise NotFound(
+                f"there is no database at {self.path}",
+                code="no-database",
+                check="database",
+                facts={"path": str(self.path.absolute())},
+                next_step="tally run FILE makes one; if there is one elsewhere, name it: --db PATH",
+            ) from missing
 
     def next_change(self, run: str) -> asyncio.Future[None] | None:
         """Done at the run's next change; None: only looking again tells."""
@@ -270,12 +380,24 @@ class Tally:
         finally:
             await moment.stop(0)
 
+    async def _take(self, engine: Engine, run: str) -> None:
+        """Carry a run on that exists, unless it has ended or waits for a person."""
+        info = await Owners(engine.scene.store).info(await engine.scene.store.listed(run))
+        if not info.ended and not info.needs_person:
+            await engine.take(run)
+
     async def _open_engine(self, *, dispatch: bool) -> Opened:
         setup = None
         if self._setup is not None:
             setup = Path(self._setup).read_text(encoding="utf-8")
         return await open_engine(
-            self.path, build=BUILD, world=self._world, dispatch=dispatch, setup=setup
+            self.path,
+            build=BUILD,
+            world=self._world,
+            create=dispatch,
+            dispatch=dispatch,
+            alone=self._engine_of == "own",
+            setup=setup,
         )
 
     def _check(self) -> None:
@@ -294,7 +416,7 @@ class Tally:
 def open_tally(
     database: str | os.PathLike[str] | None = None,
     *,
-    engine: bool = False,
+    engine: EngineOf = False,
     setup: str | os.PathLike[str] | None = None,
     root: str | os.PathLike[str] | None = None,
     world: World | None = None,
@@ -303,23 +425,58 @@ def open_tally(
 
     Args:
         database: path or `sqlite:///` URL. None: `$TALLY_DATABASE_URL`, else `.tally/tally.db`.
-        engine: be the engine of the store: move its runs while it is open.
+        engine: be the engine of the store: move its runs while it is open. `"own"`: only those that
+            are started here. False: read, and write single commands.
         setup: SQL file that makes tables of your own, for transactional steps.
         root: folder that tasks are imported from. None: the folder of each definition file.
         world: clock, chance and faults, in tests. None: those of this machine.
 
     Raises (when entered):
-        OwnerElsewhere: with `engine=True`, and another process is the engine; it is named.
-        NotFound: the folder does not exist. UnsupportedSchema: not a store of this version.
+        OwnerElsewhere: this shall be an engine, and another process is one; it is named.
+        NotFound: the folder does not exist, or without an engine the database. UnsupportedSchema: not a store of this version.
     """
     return Tally(database_path(database), engine=engine, setup=setup, root=root, world=world)
+
+
+class _Kind(msgspec.Struct, frozen=True):
+    """As much of an envelope as a filter needs."""
+
+    kind: str
+
+
+_kind = msgspec.json.Decoder(_Kind).decode
+
+
+def _statuses(asked: str | Sequence[str] | None) -> frozenset[str] | None:
+    """The statuses of a filter; None: any. Raises `InvalidRequest` for one that does not exist."""
+    if asked is None:
+        return None
+    wanted = frozenset((asked,) if isinstance(asked, str) else asked)
+    if unknown := sorted(wanted.difference(STATUSES)):
+        raise InvalidRequest(
+            f"no run can have the status {', '.join(unknown)}",
+            code="status-unknown",
+            check="status",
+            facts={"statuses": [*STATUSES]},
+            next_step="choose from those",
+        )
+    return wanted
+
+
+def _stored_as(wanted: frozenset[str] | None) -> tuple[str, ...] | None:
+    """The stored statuses among which those of a filter are found. What would run may be waiting."""
+    if wanted is None or "damaged" in wanted:
+        return None
+    return tuple(sorted(wanted | {"running"} if "waiting" in wanted else wanted))
 
 
 def _output(value: Any) -> bytes:
     try:
         return encode(value)
     except ValueRefused as refused:
-        raise InvalidRequest(f"the output is not JSON: {refused}", code="output-not-json") from refused
+        raise InvalidRequest(
+            f"the output is not JSON: {refused}", code="output-not-json"
+        ) from refused
 
 
 def _actor() -> str:
