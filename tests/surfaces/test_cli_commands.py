@@ -130,8 +130,8 @@ class Signalled(FakeTally):
         super().__init__(**rest)
         self.number = number
 
-    async def follow(self, run):
-        async for told in super().follow(run):
+    async def follow(self, run, *, after):
+        async for told in super().follow(run, after=after):
             yield told
             os.kill(os.getpid(), self.number)
 

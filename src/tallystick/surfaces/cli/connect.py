@@ -22,6 +22,7 @@ from tallystick.surfaces.cli.port import (
     Role,
     RunDocument,
     RunLine,
+    Started,
     StepDocument,
     Tally,
     ValidDocument,
@@ -91,8 +92,9 @@ class _Connected:
             next_step="type more of its id",
         )
 
-    async def start(self, file: str, *, value: Value, key: str | None, root: str | None) -> str:
-        return (await self._tally.start(file, value, key, root=root)).id
+    async def start(self, file: str, *, value: Value, key: str | None, root: str | None) -> Started:
+        handle = await self._tally.start(file, value, key, root=root)
+        return Started(handle.id, handle.created is True, handle.found_at)
 
     async def show(self, run: str) -> RunDocument:
         handle = await self._tally.get(run)
@@ -118,8 +120,8 @@ class _Connected:
         async for event in self._tally.history(run, after):
             yield _event(event)
 
-    async def follow(self, run: str) -> AsyncIterator[EventDocument]:
-        async for event in (await self._tally.get(run)).events():
+    async def follow(self, run: str, *, after: int) -> AsyncIterator[EventDocument]:
+        async for event in (await self._tally.get(run)).events(after):
             yield _event(event)
 
     async def news(self, kinds: Collection[str]) -> AsyncIterator[EventDocument]:
@@ -201,6 +203,7 @@ def _doubt(doubt: client.Doubt) -> DoubtDocument:
         "effect": doubt.effect,
         "identity": doubt.identity,
         "reason": doubt.reason,
+        "detail": doubt.detail,
         "since": doubt.since,
     }
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import AbstractAsyncContextManager
-from typing import Literal, Protocol, TypeAlias, TypedDict
+from typing import Literal, NamedTuple, Protocol, TypeAlias, TypedDict
 
 from tallystick.core.values import Value
 
@@ -28,6 +28,14 @@ class Failure(TypedDict):
 
     kind: str
     message: str
+
+
+class Started(NamedTuple):
+    """A run that exists. after: number of its newest event when it was found; 0 for a new one."""
+
+    run: str
+    created: bool
+    after: int
 
 
 class StepDocument(TypedDict):
@@ -53,6 +61,7 @@ class DoubtDocument(TypedDict):
     """An attempt that may have happened: what a person needs to find out, and to decide.
 
     identity  the idempotency key that the outside saw (hex) · since: when it went in doubt
+    reason    in a word · detail: in a sentence, or None
     """
 
     step: str
@@ -61,6 +70,7 @@ class DoubtDocument(TypedDict):
     effect: str
     identity: str
     reason: str
+    detail: str | None
     since: int
 
 
@@ -145,8 +155,8 @@ class Tally(Protocol):
         """
         ...
 
-    async def start(self, file: str, *, value: Value, key: str | None, root: str | None) -> str:
-        """Compile, admit, and return the run's id once it is durable. A repeat by key: the same id.
+    async def start(self, file: str, *, value: Value, key: str | None, root: str | None) -> Started:
+        """Compile, admit, and return once the run is durable. A repeat by key: the same run.
 
         Raises `InvalidRequest` with all problems of the source among its facts.
         """
@@ -172,8 +182,8 @@ class Tally(Protocol):
         """The run's events so far above sequence `after`, its hash chain checked on the way."""
         ...
 
-    def follow(self, run: str) -> AsyncIterator[EventDocument]:
-        """All events of one run as they are committed, to its end."""
+    def follow(self, run: str, *, after: int) -> AsyncIterator[EventDocument]:
+        """Events of one run above sequence `after` as they are committed, to its end."""
         ...
 
     def news(self, kinds: Collection[str]) -> AsyncIterator[EventDocument]:

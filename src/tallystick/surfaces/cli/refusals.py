@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from tallystick.errors import Fact, TallyError
-from tallystick.surfaces.render import safe, safe_lines
+from tallystick.surfaces.render import instant, preview, safe, safe_lines
 
 if TYPE_CHECKING:
     from tallystick.core.diagnostics import Diagnostic
@@ -77,10 +77,20 @@ def page(document: Mapping[str, object], style: Style) -> list[str]:
         lines.append(f"  code    {safe(document.get('code'))}")
     facts = document.get("facts")
     for name, value in facts.items() if isinstance(facts, dict) else ():
-        lines.append(f"  {safe(name).ljust(7)} {safe(value)}")
+        lines += _fact(safe(name), value)
     if (step := document.get("next_step")) is not None:
         lines.append(f"  next    {safe(step)}")
     return lines
+
+
+def _fact(name: str, value: object) -> list[str]:
+    """A fact: a plain value on a line, members of a list on lines of their own."""
+    if name == "since":
+        return [f"  {name.ljust(7)} {instant(value)}"]
+    members = value if isinstance(value, list) else [value]
+    texts = [safe(it) if isinstance(it, str | int) else preview(it) for it in members]
+    heads = [name, *[""] * len(texts)]
+    return [f"  {head.ljust(7)} {text}" for head, text in zip(heads, texts, strict=False)]
 
 
 def problem_lines(problems: object, style: Style) -> list[str]:

@@ -9,12 +9,14 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Callable, Coroutine, Sequence
+from contextlib import redirect_stdout
 from dataclasses import dataclass
 from typing import Any
 
 from tallystick.core.values import Value
 from tallystick.surfaces import exits
 from tallystick.surfaces.cli import pages
+from tallystick.surfaces.cli.logs import show_logs
 from tallystick.surfaces.cli.port import IdleDocument, Opener, Outcome, Tally
 from tallystick.surfaces.cli.sayings import event_line, history_line
 from tallystick.surfaces.cli.screen import JsonArray, Screen
@@ -47,10 +49,13 @@ async def run(
     """Start a run, or find it again by its key, and watch it to its end."""
     async with asked.opener.open(asked.database, role="own") as tally:
         _tell_created(asked, tally)
-        number = await tally.start(file, value=value, key=key, root=root)
-        asked.screen.notice("run", f"run {safe(number)}", run=number)
+        started = await tally.start(file, value=value, key=key, root=root)
+        number, found = started.run, "" if started.created else ", which has this key already"
+        asked.screen.notice(
+            "run", f"run {safe(number)}{found}", run=number, created=started.created
+        )
         try:
-            document = await Watch(tally, number, asked.screen, stopping).end()
+            document = await Watch(tally, started, asked.screen, stopping).end()
         except Stopped:
             return await _stop(asked, tally, stopping, number)
     asked.screen.result(document, lambda style: pages.end_page(document, style, asked.typed))
@@ -142,20 +147,23 @@ def validate(asked: Asked, file: str, import_code: bool, root: str | None) -> in
     return ExitCode.SUCCEEDED if found["valid"] else ExitCode.INVALID
 
 
-def wait(verb: Callable[[], Coroutine[Any, Any, int]]) -> int:
+def wait(asked: Asked, verb: Callable[[], Coroutine[Any, Any, int]]) -> int:
     """Run a verb that neither watches nor owns anything."""
+    show_logs(asked.screen)
     return asyncio.run(verb())
 
 
-def stoppable(verb: Callable[[Stopping], Coroutine[Any, Any, int]]) -> int:
+def stoppable(asked: Asked, verb: Callable[[Stopping], Coroutine[Any, Any, int]]) -> int:
     """Run a verb that owns runs: signals ask it to stop, and nothing outlives it."""
-    with asyncio.Runner() as runner:
+    show_logs(asked.screen)
+    # What a task prints is not the result of the command.
+    with asyncio.Runner() as runner, redirect_stdout(sys.stderr):
         stopping = Stopping()
         stopping.arm(runner.get_loop())
         code = runner.run(verb(stopping))
         if stopping.signal is not None:
             # A function in a thread may never return, and the interpreter would wait for it.
-            sys.stdout.flush()
+            asked.screen.out.flush()
             sys.stderr.flush()
             stopping.leave(code)
         stopping.disarm()

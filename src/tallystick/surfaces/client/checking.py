@@ -9,9 +9,10 @@ Importing runs the code of the modules, so it is done only where it is asked for
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeAlias
 
 from tallystick.core.compiler import compile_source
 from tallystick.core.definition import Definition, Node, Retry
@@ -27,6 +28,9 @@ from tallystick.surfaces.client.sources import read_source
 
 EFFECT_DIFFERS = "effect-differs"
 ARGUMENTS = "task-arguments"
+UNDECLARED = "effect-undeclared"
+
+Tasks: TypeAlias = Mapping[str, ResolvedTask | InvalidRequest | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,10 +93,11 @@ def _with_code(
     found: Validated, definition: Definition, data: bytes, file: str, folder: Path
 ) -> Validated:
     tree = read_yaml(data, Problems(file))
+    tasks = {node.id: _task(node, folder) for node in definition.root.nodes}
     problems: list[Diagnostic] = []
-    warnings = list(found.warnings)
+    warnings = [it for it in found.warnings if it.code != UNDECLARED or _silent(definition, tasks)]
     for at, node in enumerate(definition.root.nodes):
-        for key, told in _told(node, folder):
+        for key, told in _told(node, tasks[node.id]):
             place = NOWHERE if tree is None else place_at(tree, ("steps", at, key))
             placed = _placed(told, file, place)
             (warnings if told.code == EFFECT_DIFFERS else problems).append(placed)
@@ -103,14 +108,30 @@ def _with_code(
     )
 
 
-def _told(node: Node, folder: Path) -> Iterator[tuple[str, Diagnostic]]:
-    """What its code says about a step, each with the key of the step that it is about."""
+def _task(node: Node, folder: Path) -> ResolvedTask | InvalidRequest | None:
+    """The task of a step, or why it cannot be used; None: this kind of step has none."""
     if node.call is None:
-        return
+        return None
     try:
-        task = resolve(node.call, folder)
+        return resolve(node.call, folder)
     except InvalidRequest as refused:
-        yield "call", Diagnostic(refused.code, refused.message, "", 0, 0, refused.next_step)
+        return refused
+
+
+def _silent(definition: Definition, tasks: Tasks) -> bool:
+    """Whether the effect of some step is said neither in the file nor by its task."""
+    silent = [node for node in definition.root.nodes if node.call and node.effect is None]
+    return any(getattr(tasks[node.id], "effect", None) is None for node in silent)
+
+
+def _told(
+    node: Node, task: ResolvedTask | InvalidRequest | None
+) -> Iterator[tuple[str, Diagnostic]]:
+    """What its code says about a step, each with the key of the step that it is about."""
+    if task is None:
+        return
+    if isinstance(task, InvalidRequest):
+        yield "call", Diagnostic(task.code, task.message, "", 0, 0, task.next_step)
         return
     effect = node.effect or task.effect or "mutating"
     if task.effect is not None and node.effect not in (None, task.effect):

@@ -26,12 +26,19 @@ LOOK_MAX_S: Final = 0.5
 
 
 class RunHandle:
-    """A run. `created` is False where `start` found it under its key; None where it was asked for."""
+    """A run.
 
-    def __init__(self, tally: Tally, run: str, *, created: bool | None = None) -> None:
+    created   False where `start` found it under its key; None where it was asked for
+    found_at  sequence of its newest event when `start` found it; 0 for every other run
+    """
+
+    def __init__(
+        self, tally: Tally, run: str, *, created: bool | None = None, found_at: int = 0
+    ) -> None:
         self._tally = tally
         self.id = run
         self.created = created
+        self.found_at = found_at
 
     def __repr__(self) -> str:
         return f"RunHandle({self.id!r})"

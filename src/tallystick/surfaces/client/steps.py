@@ -24,6 +24,10 @@ Visit: TypeAlias = tuple[str, str]
 READ_AGAIN_MAX: Final = 5
 """Rows and history are read one after the other; if the run moved meanwhile they are read again."""
 
+_REPORTS: Final = frozenset(
+    {"DispatchEnded", "AttemptSettled", "AttemptAbandoned", "ActivationEnded"}
+)
+
 _definition = msgspec.json.Decoder(Definition).decode
 _bindings = msgspec.json.Decoder(Bindings).decode
 
@@ -32,7 +36,8 @@ _bindings = msgspec.json.Decoder(Bindings).decode
 class Doubt:
     """An attempt that may have happened, and nobody can say: what a person has to decide.
 
-    step    as people write it, `fix[2].build` · reason: why it is not known
+    step    as people write it, `fix[2].build`
+    reason  why it is not known, in a word: `unknown`, `exhausted`, … · detail: in a sentence, or None
     identity  64 hex digits: the idempotency key that the outside saw
     effect  effect class in force · since: when it went in doubt, ms since 1970
     """
@@ -44,6 +49,7 @@ class Doubt:
     identity: str
     effect: str
     since: int
+    detail: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +81,7 @@ class _Line(msgspec.Struct, frozen=True):
     at: int
     node: str = ""
     instance: str = ""
-    failure: str | None = None
+    status: str | None = None
 
 
 _line = msgspec.json.Decoder(_Line).decode
@@ -84,7 +90,8 @@ _line = msgspec.json.Decoder(_Line).decode
 class _Past(msgspec.Struct):
     """What the history adds to the rows.
 
-    bodies    of events by sequence · failures: the newest of each visit
+    bodies    of events by sequence
+    failures  what was reported last of each visit that did not succeed
     doubted   when each visit went in doubt last
     """
 
@@ -110,6 +117,7 @@ async def doubts_of(store: Store, stored: StoredRun) -> tuple[Doubt, ...]:
             row.identity.hex(),
             effects.of(row.node) or "mutating",
             past.doubted.get((row.node, row.instance), stored.header.last_at),
+            _sentence(past.failures.get((row.node, row.instance))),
         )
         for row in rows
     )
@@ -159,7 +167,7 @@ async def _past(store: Store, run: str, wanted: frozenset[int]) -> _Past:
             continue
         if event.sequence in wanted:
             past.bodies[event.sequence] = event.payload.body
-        if line.failure is not None and line.node:
+        if line.kind in _REPORTS and line.status != "succeeded":
             past.failures[visit] = event.payload.body
     return past
 
@@ -200,6 +208,12 @@ def _failure(status: str, body: bytes | None, last: bytes | None) -> Mapping[str
         return None
     value = decode_trusted(told)
     return value if isinstance(value, dict) else None
+
+
+def _sentence(report: bytes | None) -> str | None:
+    value = None if report is None else decode_trusted(report)
+    message = value.get("message") if isinstance(value, dict) else None
+    return message if isinstance(message, str) else None
 
 
 class _Effects:

@@ -37,11 +37,13 @@ from tallystick.surfaces.client.runs import (
     Owners,
     RunInfo,
     checked_history,
+    info_of,
     parse_step,
     shown_status,
     told,
 )
 from tallystick.surfaces.client.sources import Sources
+from tallystick.surfaces.client.steps import steps_of
 
 if TYPE_CHECKING:
     from tallystick.engine.engine import Engine
@@ -150,9 +152,8 @@ class Tally:
                 engine.desk, definition, None if root is None else Path(root)
             )
             admitted = await engine.desk.start(prepared, input, key=key, limits=limits)
-            if self._engine_of == "own" and not admitted.created:
-                await self._take(engine, admitted.run)
-        return RunHandle(self, admitted.run, created=admitted.created)
+            found_at = 0 if admitted.created else await self._found(engine, admitted.run)
+        return RunHandle(self, admitted.run, created=admitted.created, found_at=found_at)
 
     async def run(
         self,
@@ -292,6 +293,7 @@ class Tally:
         body = _output(output) if outcome == "succeeded" else None
         if outcome != "succeeded" and output is not None:
             raise InvalidRequest("an output is given with `succeeded` only", code="output-unasked")
+        await self._check_step(run, step)
         command = Resolve(parse_step(step), outcome, actor or _actor(), reason, body)
         async with self._engine() as engine:
             await engine.command(run, command)
@@ -380,11 +382,30 @@ class Tally:
         finally:
             await moment.stop(0)
 
-    async def _take(self, engine: Engine, run: str) -> None:
-        """Carry a run on that exists, unless it has ended or waits for a person."""
-        info = await Owners(engine.scene.store).info(await engine.scene.store.listed(run))
-        if not info.ended and not info.needs_person:
+    async def _check_step(self, run: str, step: str) -> None:
+        """Refuse a name that no step has, before anything is taken over for it."""
+        key = parse_step(step)
+        steps = await steps_of(await self.reading(), run)
+        if str(key) not in {it.step for it in steps}:
+            doubts = [it.step for it in steps if it.status == "in_doubt"]
+            raise NotFound(
+                f"run {run} has no step {step!r}",
+                code="step-unknown",
+                check="step",
+                facts={"run": run, "in_doubt": [*doubts]},
+                next_step=f"tally show {run}",
+            )
+
+    async def _found(self, engine: Engine, run: str) -> int:
+        """The newest event of a run that exists; an engine of its own runs carries it on.
+
+        One that has ended or waits for a person is left as it is.
+        """
+        stored = await engine.scene.store.run(run)
+        info = info_of(stored)
+        if self._engine_of == "own" and not info.ended and not info.needs_person:
             await engine.take(run)
+        return stored.header.sequence
 
     async def _open_engine(self, *, dispatch: bool) -> Opened:
         setup = None
