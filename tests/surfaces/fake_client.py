@@ -156,7 +156,7 @@ class FakeTally:
         if self.settles and self.settles[-1] is None:
             await asyncio.Event().wait()
 
-    async def news(self, kinds):
+    async def news(self, kinds, until):
         self._called("news", kinds=kinds)
         for told in self.events:
             if told["kind"] in kinds:

@@ -135,8 +135,8 @@ class Signalled(FakeTally):
             yield told
             os.kill(os.getpid(), self.number)
 
-    async def news(self, kinds):
-        async for told in super().news(kinds):
+    async def news(self, kinds, until):
+        async for told in super().news(kinds, until):
             yield told
             os.kill(os.getpid(), self.number)
 

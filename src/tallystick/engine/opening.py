@@ -54,10 +54,16 @@ def this_world(environment: Mapping[str, str] | None = None) -> World:
 
 
 class Opened:
-    """An engine that runs, with what has to be closed after it."""
+    """An engine that runs, with what has to be closed after it.
 
-    def __init__(self, engine: Engine, instance: Instance, store: SqliteStore) -> None:
+    began_at  position of the newest event before its first
+    """
+
+    def __init__(
+        self, engine: Engine, instance: Instance, store: SqliteStore, began_at: int
+    ) -> None:
         self.engine = engine
+        self.began_at = began_at
         self.instance = instance
         self.store = store
 
@@ -151,12 +157,12 @@ async def _begin(
             instance.id,
             instance.epoch,
         )
-        engine = make(scene)
+        engine, began_at = make(scene), await store.position()
         await engine.start()
     except BaseException:
         instance.unlock(gone=True)
         raise
-    return Opened(engine, instance, store)
+    return Opened(engine, instance, store, began_at)
 
 
 def is_fatal(error: StoreUnavailable) -> bool:

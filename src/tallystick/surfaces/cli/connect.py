@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from asyncio import Event
 from collections.abc import AsyncIterator, Collection
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Final, cast
@@ -124,8 +125,8 @@ class _Connected:
         async for event in (await self._tally.get(run)).events(after):
             yield _event(event)
 
-    async def news(self, kinds: Collection[str]) -> AsyncIterator[EventDocument]:
-        async for event in self._tally.follow(kinds):
+    async def news(self, kinds: Collection[str], until: Event) -> AsyncIterator[EventDocument]:
+        async for event in self._tally.follow(kinds, until=until):
             yield _event(event)
 
     async def settled(self, run: str) -> RunDocument:

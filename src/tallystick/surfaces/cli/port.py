@@ -7,6 +7,7 @@ means that there is no such thing (yet).
 
 from __future__ import annotations
 
+from asyncio import Event
 from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import AbstractAsyncContextManager
 from typing import Literal, NamedTuple, Protocol, TypeAlias, TypedDict
@@ -186,8 +187,8 @@ class Tally(Protocol):
         """Events of one run above sequence `after` as they are committed, to its end."""
         ...
 
-    def news(self, kinds: Collection[str]) -> AsyncIterator[EventDocument]:
-        """Events of these kinds of every run, from now on, without end."""
+    def news(self, kinds: Collection[str], until: Event) -> AsyncIterator[EventDocument]:
+        """Events of these kinds of every run since this opening; ends once `until` is set."""
         ...
 
     async def settled(self, run: str) -> RunDocument:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Callable, Coroutine, Sequence
-from contextlib import redirect_stdout
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from contextlib import asynccontextmanager, redirect_stdout
 from dataclasses import dataclass
 from typing import Any
 
@@ -67,13 +67,11 @@ async def engine(asked: Asked, until_idle: bool, stopping: Stopping) -> int:
     async with asked.opener.open(asked.database, role="engine") as tally:
         _tell_created(asked, tally)
         asked.screen.notice("engine", f"engine on {safe(tally.path)}", path=tally.path)
-        watcher = asyncio.create_task(_milestones(asked, tally))
         try:
-            found = await unless_stopped(stopping, _idle(tally, until_idle))
+            async with _milestones(asked, tally):
+                found = await unless_stopped(stopping, _idle(tally, until_idle))
         except Stopped:
             return await _stop(asked, tally, stopping, None)
-        finally:
-            watcher.cancel()
     if found is None:
         return ExitCode.SUCCEEDED
     asked.screen.result(found, lambda _: pages.idle_page(found, asked.typed))
@@ -177,9 +175,21 @@ async def _idle(tally: Tally, until_idle: bool) -> IdleDocument | None:
     return None
 
 
-async def _milestones(asked: Asked, tally: Tally) -> None:
-    async for event in tally.news(_MILESTONES):
-        asked.screen.event(event, event_line(event, asked.screen.notice_style, run=True))
+@asynccontextmanager
+async def _milestones(asked: Asked, tally: Tally) -> AsyncIterator[None]:
+    """Tell what happens meanwhile, one line each; what failed then is told by who waits for it."""
+    over = asyncio.Event()
+
+    async def tell() -> None:
+        async for event in tally.news(_MILESTONES, over):
+            asked.screen.event(event, event_line(event, asked.screen.notice_style, run=True))
+
+    telling = asyncio.create_task(tell())
+    try:
+        yield
+    finally:
+        over.set()
+        await asyncio.gather(telling, return_exceptions=True)
 
 
 async def _stop(asked: Asked, tally: Tally, stopping: Stopping, number: str | None) -> int:

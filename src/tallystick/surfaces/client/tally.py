@@ -241,23 +241,28 @@ class Tally:
         async for event in checked_history(await self.reading(), run, after=after):
             yield event
 
-    async def follow(self, kinds: Collection[str] | None = None) -> AsyncIterator[HistoryEvent]:
-        """Events of every run from now on, as they are committed, without end. kinds None: all.
+    async def follow(
+        self, kinds: Collection[str] | None = None, *, until: asyncio.Event | None = None
+    ) -> AsyncIterator[HistoryEvent]:
+        """Events of every run, as they are committed; of an engine's from its beginning, else from now.
+
+        kinds  None: all · until: once it is set, what is there is told and this ends; None: never
 
         Raises what the engine failed with, if this client is one.
         """
         store = await self.reading()
-        after = await store.position()
+        opened, ended = self._opened, until or asyncio.Event()
+        after = await store.position() if opened is None else opened.began_at
         while True:
-            change = self.next_change(ANY)
+            change, last = self.next_change(ANY), ended.is_set()
             while page := await store.feed(after=after, limit=FOLLOW_PAGE):
                 for event in page:
                     if kinds is None or _kind(event.envelope).kind in kinds:
                         yield told(event)
                 after = page[-1].position
-            if change is not None:
-                await change
-            await asyncio.sleep(LOOK_AGAIN_S if change is None else FOLLOW_PAUSE_S)
+            if last:
+                return
+            await _first(ended, change)
 
     async def resolve(
         self,
@@ -457,6 +462,20 @@ def open_tally(
         NotFound: the folder does not exist, or without an engine the database. UnsupportedSchema: not a store of this version.
     """
     return Tally(database_path(database), engine=engine, setup=setup, root=root, world=world)
+
+
+async def _first(ended: asyncio.Event, change: asyncio.Future[None] | None) -> None:
+    """Return once there may be something to read: at a change, after a pause, or at the end."""
+    waiting = asyncio.ensure_future(ended.wait())
+    either: set[asyncio.Future[Any]] = {waiting} if change is None else {waiting, change}
+    try:
+        if change is not None:
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            if change.done():
+                change.result()
+        await asyncio.wait({waiting}, timeout=FOLLOW_PAUSE_S if change else LOOK_AGAIN_S)
+    finally:
+        waiting.cancel()
 
 
 class _Kind(msgspec.Struct, frozen=True):
