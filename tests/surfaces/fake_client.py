@@ -197,7 +197,7 @@ class FakeOpener:
     opened: list = field(default_factory=list)
 
     @asynccontextmanager
-    async def open(self, database, *, role):
+    async def open(self, database, *, role, file=None):
         self.opened.append((database, role))
         self.tally._called("open")
         yield self.tally

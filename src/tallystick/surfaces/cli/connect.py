@@ -43,8 +43,10 @@ def opener() -> Opener:
 class _Opener:
     """Meets `port.Opener`."""
 
-    def open(self, database: str | None, *, role: Role) -> AbstractAsyncContextManager[Tally]:
-        return _opened(database, role)
+    def open(
+        self, database: str | None, *, role: Role, file: str | None = None
+    ) -> AbstractAsyncContextManager[Tally]:
+        return _opened(database, role, file)
 
     def validate(self, file: str, *, import_code: bool, root: str | None) -> ValidDocument:
         found = client.validate(file, import_code=import_code, root=root)
@@ -60,8 +62,11 @@ class _Opener:
 
 
 @asynccontextmanager
-async def _opened(database: str | None, role: Role) -> AsyncIterator[Tally]:
-    async with client.open(database, engine=_ENGINE_OF[role]) as tally:
+async def _opened(database: str | None, role: Role, file: str | None) -> AsyncIterator[Tally]:
+    unopened = client.open(database, engine=_ENGINE_OF[role])
+    if file is not None:
+        unopened.compile(file)
+    async with unopened as tally:
         yield _Connected(tally)
 
 
@@ -86,7 +91,7 @@ class _Connected:
             )
         more = " and others" if len(found) > CANDIDATES_MAX else ""
         raise InvalidRequest(
-            f"several runs begin with {safe(text)}: {', '.join(found[:CANDIDATES_MAX])}{more}",
+            f"several runs begin with {safe(text)}: these{more}",
             code="run-ambiguous",
             check="run",
             facts={"candidates": [*found[:CANDIDATES_MAX]]},

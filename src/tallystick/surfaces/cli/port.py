@@ -217,8 +217,13 @@ class Tally(Protocol):
 class Opener(Protocol):
     """How the commands reach a database, and a compiler that needs none."""
 
-    def open(self, database: str | None, *, role: Role) -> AbstractAsyncContextManager[Tally]:
-        """Open. None: `.tally/tally.db`. As `client` nothing is created: `NotFound` instead."""
+    def open(
+        self, database: str | None, *, role: Role, file: str | None = None
+    ) -> AbstractAsyncContextManager[Tally]:
+        """Open. None: `.tally/tally.db`. As `client` nothing is created: `NotFound` instead.
+
+        file  a source that will be started: it is compiled before anything is opened or created
+        """
         ...
 
     def validate(self, file: str, *, import_code: bool, root: str | None) -> ValidDocument:

@@ -47,7 +47,7 @@ async def run(
     asked: Asked, file: str, value: Value, key: str | None, root: str | None, stopping: Stopping
 ) -> int:
     """Start a run, or find it again by its key, and watch it to its end."""
-    async with asked.opener.open(asked.database, role="own") as tally:
+    async with asked.opener.open(asked.database, role="own", file=file) as tally:
         _tell_created(asked, tally)
         started = await tally.start(file, value=value, key=key, root=root)
         number, found = started.run, "" if started.created else ", which has this key already"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeAlias
 
 from tallystick.core.compiler import Compiled, compile_source
 from tallystick.core.definition import Definition
@@ -13,6 +13,9 @@ from tallystick.core.graph import Plan
 from tallystick.core.source import BYTES_MAX
 from tallystick.engine.admission import Desk, Prepared
 from tallystick.errors import Fact, InvalidRequest
+
+Stamp: TypeAlias = tuple[int, int, int]
+"""What tells whether a file is still the same: time, size, inode."""
 
 PREPARED_MAX: Final = 64
 """Definitions that are kept ready to start; a file that changed is read again."""
@@ -23,7 +26,8 @@ class Sources:
 
     def __init__(self, root: Path | None) -> None:
         self._root = root
-        self._files: dict[tuple[str, Path | None], tuple[tuple[int, int, int], Prepared]] = {}
+        self._compiled: dict[Path, tuple[Stamp, Compiled]] = {}
+        self._files: dict[tuple[str, Path | None], tuple[Stamp, Prepared]] = {}
         self._objects: list[tuple[Definition, Path | None, Desk, Prepared]] = []
 
     def prepared(
@@ -33,6 +37,16 @@ class Sources:
         if isinstance(source, Definition):
             return self._of_object(desk, source, root or self._root)
         return self._of_file(desk, Path(source), root or self._root)
+
+    def compiled(self, path: Path) -> Compiled:
+        """The definition file, compiled; kept, as long as the file stays as it is."""
+        stamp = _stamp(path)
+        known = self._compiled.get(path)
+        if known is None or known[0] != stamp:
+            if len(self._compiled) >= PREPARED_MAX:
+                self._compiled.pop(next(iter(self._compiled)))
+            known = self._compiled[path] = (stamp, compiled_file(path))
+        return known[1]
 
     def _of_object(self, desk: Desk, source: Definition, root: Path | None) -> Prepared:
         for known, under, at, prepared in self._objects:
@@ -47,7 +61,7 @@ class Sources:
         known = self._files.get((str(path), root))
         if known is not None and known[0] == stamp:
             return known[1]
-        compiled = compiled_file(path)
+        compiled = self.compiled(path)
         plan = Plan(compiled.definition)
         prepared = desk.prepare(
             plan, root=root or path.parent.resolve(), description=compiled.description
@@ -90,7 +104,7 @@ def problem_fact(problem: Diagnostic) -> dict[str, Fact]:
     }
 
 
-def _stamp(path: Path) -> tuple[int, int, int]:
+def _stamp(path: Path) -> Stamp:
     try:
         seen = path.stat()
     except (OSError, ValueError) as error:

@@ -121,6 +121,13 @@ class Tally:
 
     # ---------------------------------------------------------------------------------- verbs
 
+    def compile(self, definition: str | os.PathLike[str]) -> None:
+        """Compile a definition file that is about to be started. Needs no open store, writes nothing.
+
+        Raises `InvalidRequest` with all its problems among the facts.
+        """
+        self._sources.compiled(Path(definition))
+
     async def start(
         self,
         definition: str | os.PathLike[str] | Definition,
@@ -413,9 +420,7 @@ class Tally:
         return stored.header.sequence
 
     async def _open_engine(self, *, dispatch: bool) -> Opened:
-        setup = None
-        if self._setup is not None:
-            setup = Path(self._setup).read_text(encoding="utf-8")
+        setup = None if self._setup is None else _text(Path(self._setup))
         return await open_engine(
             self.path,
             build=BUILD,
@@ -459,7 +464,8 @@ def open_tally(
 
     Raises (when entered):
         OwnerElsewhere: this shall be an engine, and another process is one; it is named.
-        NotFound: the folder does not exist, or without an engine the database. UnsupportedSchema: not a store of this version.
+        NotFound: the folder does not exist, or without an engine the database.
+        UnsupportedSchema: not a store of this version.
     """
     return Tally(database_path(database), engine=engine, setup=setup, root=root, world=world)
 
@@ -508,6 +514,11 @@ def _stored_as(wanted: frozenset[str] | None) -> tuple[str, ...] | None:
     if wanted is None or "damaged" in wanted:
         return None
     return tuple(sorted(wanted | {"running"} if "waiting" in wanted else wanted))
+
+
+def _text(path: Path) -> str:
+    """A small file of the user's, read at once: nothing else goes on yet."""
+    return path.read_text(encoding="utf-8")
 
 
 def _output(value: Any) -> bytes:
