@@ -122,7 +122,8 @@ def _document(source: Mapping, reading: Reading) -> tuple[Definition, Descriptio
     found = reading.mapping(source, "defaults", ())
     defaults = Defaults() if found is None else read_defaults(reading, found, ("defaults",))
     nodes, titles = _steps(source, reading, defaults)
-    output = reading.json(source, "output")
+    # Without the steps it could only be told that it uses steps which are not there.
+    output = None if ("steps",) in reading.told else reading.json(source, "output")
     definition = Definition(
         workflow=_workflow(source, reading),
         root=Scope(nodes),
@@ -161,9 +162,10 @@ def _steps(
     if len(items) > NODES_MAX:
         message = f"{len(items):,} steps; a workflow has at most {NODES_MAX:,}"
         reading.tell("too-many-steps", entry.place, ("steps",), message, "split the workflow")
+        return (), {}
     nodes: list[Node] = []
     titles: dict[str, str] = {}
-    for at, item in enumerate(items[:NODES_MAX]):
+    for at, item in enumerate(items):
         before = nodes[-1].id if nodes else None
         node, title = read_step(reading, item, at, before, defaults)
         nodes.append(node)
