@@ -67,7 +67,8 @@ def _other_intent(run: Run, ask: Ask) -> None:
 
 
 def _not_live(run: Run, _ask: Ask) -> None:
-    run.live.remove(A)
+    for gone in (run.live, run.ready, run.due):
+        gone.remove(A)
 
 
 def _waits(run: Run, _ask: Ask) -> None:

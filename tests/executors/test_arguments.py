@@ -117,7 +117,6 @@ def test_what_does_not_fit_is_refused_with_its_place(hint, given, text):
     assert str(refused.value).startswith(text)
 
 
-@pytest.mark.invariant("K2")
 def test_a_refusal_by_pydantic_does_not_repeat_the_value():
     with pytest.raises(ArgumentsRefused) as refused:
         signature_of(Address).arguments(b'{"value":{"street":"x","number":"hunter2"}}')

@@ -90,7 +90,7 @@ SUBJECTS = {
 }
 
 
-@pytest.mark.invariant("C9", "M4", "S8")
+@pytest.mark.invariant("S8")
 @pytest.mark.parametrize("check", EXECUTOR_CHECKS, ids=lambda check: check.__name__)
 @pytest.mark.parametrize("make", SUBJECTS.values(), ids=SUBJECTS)
 async def test_an_executor_keeps_its_contract(make, check):

@@ -267,6 +267,15 @@ def test_a_folder_never_replaces_a_module_that_others_use(folder):
     assert importlib.import_module("json") is json
 
 
+def test_what_every_folder_has_is_no_clash(folder):
+    """Two projects with a conftest.py each are ordinary neighbours on the import path."""
+    for name in ("a", "b"):
+        task_text = f"def f() -> str: return '{name}'"
+        root = folder(name, conftest="", setup="", **{f"tally_only_{name}": task_text})
+        found = resolve(f"tally_only_{name}:f", root).function
+        assert found.__module__ == f"tally_only_{name}"
+
+
 def test_packages_and_their_inner_imports_work_in_a_private_folder(folder):
     pair = []
     for name in ("a", "b"):
@@ -275,9 +284,11 @@ def test_packages_and_their_inner_imports_work_in_a_private_folder(folder):
             **{
                 "pack/__init__": "import pack.inner\nfrom pack import inner as again\n"
                 f"name = '{name}'",
-                "pack/inner": "from . import other\nfrom pack.other import name\n"
+                "pack/inner": "from . import other\nfrom .other import name\n"
+                "import pack.other\nassert other is pack.other\n"
                 "def f() -> str: return name",
                 "pack/other": f"name = 'other of {name}'",
+                "other": "name = 'not inside the package'",
                 "top": "import pack.inner\nimport pack.other as other\n"
                 "def f() -> str: return pack.inner.f() + other.name + pack.name",
             },

@@ -135,6 +135,26 @@ def stopping() -> Definition:
     )
 
 
+def lingering() -> Definition:
+    """A step outlives its engine's grace, so this ends only in a second life."""
+    return definition(
+        "lingering",
+        call("linger", "look_lingering"),
+        call("beside", "charge"),
+        call("after", "send", "linger", "beside", x=output("linger", "x")),
+    )
+
+
+def large() -> Definition:
+    """An output that is too large to lie inline travels through a file."""
+    return definition(
+        "large",
+        call("start", "look_large"),
+        call("after", "send", "start"),
+        output=output("start", "text"),
+    )
+
+
 def sequential(steps: int) -> Definition:
     """A chain of `steps` steps, each with the one before as its need. Input {"x": integer}."""
     inputs = {"n": "${{ input.x }}"}
@@ -151,5 +171,5 @@ def sequential(steps: int) -> Definition:
     return definition(f"sequential-{steps}", *nodes)
 
 
-FLOWS = {flow.__name__: flow for flow in (reference, failing, stopping)}
-ENDS = {"reference": "succeeded", "failing": "failed", "stopping": "failed"}
+FLOWS = {flow.__name__: flow for flow in (reference, failing, stopping, lingering, large)}
+ENDS = {name: "failed" if name in {"failing", "stopping"} else "succeeded" for name in FLOWS}

@@ -60,6 +60,20 @@ async def look_slow(x: int, *, ctx: ts.TaskContext) -> Output:
 
 
 @ts.task(effect="read_only")
+async def look_lingering(x: int, *, ctx: ts.TaskContext) -> Output:
+    """Outlive the engine in the very first dispatch: only the end of its grace ends it."""
+    if ctx.attempt == ctx.dispatch == 1:
+        await asyncio.Event().wait()
+    return _did(ctx, {"x": x + 7})
+
+
+@ts.task(effect="read_only")
+async def look_large(x: int, *, ctx: ts.TaskContext) -> Output:
+    """Return more than lies inline."""
+    return _did(ctx, {"text": str(x % 10) * 100_000})
+
+
+@ts.task(effect="read_only")
 def look_broken(x: int, *, ctx: ts.TaskContext) -> Output:
     """Fail always."""
     raise Broken(f"{x} is no use")

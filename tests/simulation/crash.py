@@ -22,7 +22,7 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from tests.checker import judge
 from tests.checker.violation import Violation
@@ -32,19 +32,25 @@ from tests.flows.reference import APPLIED
 ROOT = Path(__file__).parents[2]
 LIVES_MAX = 12
 LIFE_TIMEOUT_S = 30
-HUNG = -1000
+HUNG, HUNG_TASKS = -1000, 99
+"""No answer at all; and what a life says of itself that does not come to rest."""
 FAULT_EXIT = 86
 """What an engine ends with at a point whose action is `exit`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """What is done: `faults[n]` is planned for life n, "" for none."""
+    """What is done: `faults[n]` is planned for life n, "" for none.
+
+    then   what the first life does once every start is acknowledged; "" goes on to the end
+    plant  a bug that is planted in the engine, by its name in `plants`
+    """
 
     faults: tuple[str, ...] = ()
     flow: str = "reference"
     count: int = 1
-    leave: bool = False
+    then: Literal["", "leave", "die"] = ""
+    plant: str = ""
 
     def __str__(self) -> str:
         return f"{self.flow}×{self.count} {' then '.join(self.faults) or 'without a fault'}"
@@ -94,7 +100,8 @@ class World:
         command = [sys.executable, "-m", "tests.simulation.worker", str(self.store)]
         command += ["--flow", case.flow, "--count", str(case.count)]
         command += ["--acknowledged", str(self.acknowledged)]
-        command += ["--leave"] if case.leave and life == 0 else []
+        command += ["--plant", case.plant] if case.plant else []
+        command += ["--then", case.then] if case.then and life == 0 else []
         command += ["--answers", *map(json.dumps, answers)] if answers else []
         planned = {"TALLY_FAULT": fault, "TALLY_FAULT_REPORT": str(self.report(life))}
         environment = {**os.environ, "TALLY_TESTING": "1", log.PATH: str(self.effects), **planned}
@@ -143,14 +150,15 @@ def play(case: Case, folder: Path) -> Verdict:
         verdict.lives += 1
         verdict.hits.append(_hits(world.report(life)))
         killed = status in (-signal.SIGKILL, FAULT_EXIT)
-        if status != 0 and not (killed and fault):
-            verdict.problems.append(f"life {life} ended with {status}: {words}")
-            return verdict
+        planned = bool(fault) or (case.then == "die" and life == 0)
+        raised = fault.endswith(":raise") and status not in (0, HUNG, HUNG_TASKS)
         verdict.missed += [fault] if fault and not killed else []
         verdict.violations += world.judged(final=False)
-        if verdict.violations:
+        if status != 0 and not (killed and planned) and not raised:
+            verdict.problems.append(f"life {life} ended with {status}: {words}")
+        if not verdict.good:
             return verdict
-        if killed and world.store.exists():
+        if (killed or raised or _left(case, life)) and world.store.exists():
             world.flying |= judge.in_flight(world.store)
         answers = _answers(world, verdict)
         if status == 0 and not answers and life >= len(case.faults) - 1 and not _left(case, life):
@@ -163,7 +171,7 @@ def play(case: Case, folder: Path) -> Verdict:
 
 
 def _left(case: Case, life: int) -> bool:
-    return case.leave and life == 0
+    return bool(case.then) and life == 0
 
 
 def _answers(world: World, verdict: Verdict) -> list[dict]:

@@ -1,5 +1,6 @@
 """What the crash tests ask of the package: one place to change when a name changes."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -13,9 +14,9 @@ SETUP = Path(__file__).parents[1] / "flows" / "setup.sql"
 
 def fault_points() -> tuple[str, ...]:
     """Every place where a process can be made to die."""
-    from tallystick.testing.faults import FAULT_POINTS
+    from tallystick.testing.faults import POINTS
 
-    return tuple(FAULT_POINTS)
+    return POINTS
 
 
 @asynccontextmanager
@@ -41,9 +42,21 @@ async def rest(handle: Any) -> str:
     return "succeeded"
 
 
+async def leave(tally: Any) -> None:
+    """Close at once, in order: what is at work has a moment to end."""
+    await asyncio.sleep(0.05)
+    await tally.close(grace=0.3)
+
+
 async def resolve(tally: Any, answer: dict[str, Any]) -> None:
     """Answer a doubt: {"run", "node", "instance", "decision"}, with "output" for `succeeded`."""
     output = {"output": answer["output"]} if "output" in answer else {}
+    why = "the effect log says so"
     await tally.resolve(
-        answer["run"], answer["node"], answer["decision"], reason="the effect log says so", **output
+        answer["run"],
+        answer["node"],
+        outcome=answer["decision"],
+        reason=why,
+        actor="test",
+        **output,
     )

@@ -3,21 +3,22 @@
     python -m tests.simulation.worker STORE --flow NAME --count N --acknowledged FILE
 
 Every start is repeated by key, as a client must that does not know whether it was answered; each
-that is answered is written down, fsynced. Prints how each run rests, as JSON. With `--leave` it
-goes away as soon as everything is acknowledged, while the runs are at work.
+that is answered is written down, fsynced. Prints how each run rests, as JSON. With `--then`
+it leaves, or dies, as soon as everything is acknowledged, while the runs are at work.
 """
 
 import argparse
 import asyncio
 import json
 import os
+import signal
 import sys
 from pathlib import Path
 
 from tests.effects.log import append
 from tests.flows.reference import FLOWS
 from tests.simulation import port
-
+from tests.simulation.plants import PLANTS
 
 PATIENCE_S = 20
 HUNG = 99
@@ -27,7 +28,7 @@ HUNG = 99
 async def watched(asked: argparse.Namespace) -> dict[str, str]:
     """Live; but if nothing comes of it, say where every task stands, and end."""
     life = asyncio.create_task(live(asked))
-    _, hung = await asyncio.wait([life], timeout=PATIENCE_S)
+    _, hung = await asyncio.wait([life], timeout=PATIENCE_S / 4 if asked.plant else PATIENCE_S)
     if hung:
         for task in asyncio.all_tasks():
             task.print_stack(file=sys.stderr)
@@ -50,7 +51,10 @@ async def live(asked: argparse.Namespace) -> dict[str, str]:
         handles = dict(await asyncio.gather(*map(one, range(asked.count))))
         for answer in map(json.loads, asked.answers):
             await port.resolve(tally, answer)
-        if asked.leave:
+        if asked.then == "die":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if asked.then == "leave":
+            await port.leave(tally)
             return {}
         rested = await asyncio.gather(*map(port.rest, handles.values()))
         return dict(zip(handles, rested, strict=True))
@@ -64,8 +68,12 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=1)
     parser.add_argument("--acknowledged", type=Path, required=True)
     parser.add_argument("--answers", nargs="*", default=[], help="JSON, one for each doubt")
-    parser.add_argument("--leave", action="store_true")
-    sys.stdout.write(json.dumps(asyncio.run(watched(parser.parse_args()))) + "\n")
+    parser.add_argument("--plant", choices=PLANTS)
+    parser.add_argument("--then", choices=("leave", "die"))
+    asked = parser.parse_args()
+    if asked.plant:
+        PLANTS[asked.plant]()
+    sys.stdout.write(json.dumps(asyncio.run(watched(asked))) + "\n")
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ def ids() -> Ids:
 
 @pytest.fixture
 def opened(tmp_path: Path, ids: Ids) -> Callable[..., object]:
-    """`await opened()` opens a store in a fresh directory; keywords as for `open_sqlite`."""
+    """Open a store in a fresh directory; keywords as for `open_sqlite`."""
 
     async def open_it(path: Path | None = None, **keywords: object) -> SqliteStore:
         store = await open_sqlite(

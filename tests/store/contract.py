@@ -1,7 +1,7 @@
 """What every store must do. A store is put under it by a class with a `home` fixture.
 
-`home.open()` opens the store; opening again after closing shows what is durable. Nothing here knows a
-database: PostgreSQL goes under it unchanged.
+`home.open()` opens the store; opening again after closing shows what is durable. Nothing here knows
+a database: PostgreSQL goes under it unchanged.
 """
 
 from __future__ import annotations
@@ -567,7 +567,6 @@ class StoreContract:
         assert (await store.attempts("run-1"))[0].receipt == '{"kind":"observed"}'
 
     @pytest.mark.parametrize("closed", ["barrier", "cancel", "ended"])
-    @pytest.mark.invariant("C1", "N5")
     async def test_nothing_new_under_a_barrier_after_a_cancel_or_after_the_end(
         self, store: Store, closed: str
     ) -> None:
@@ -586,7 +585,6 @@ class StoreContract:
             assert isinstance(answer, RowRefused)
             assert await everything(store, "run-1") == before
 
-    @pytest.mark.invariant("C1")
     async def test_the_transition_that_drops_the_barrier_may_dispatch(self, store: Store) -> None:
         author = await started(store)
         ended = (_ended_unknown(),)

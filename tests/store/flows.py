@@ -1,7 +1,7 @@
 """Transitions as a machine would make them, written by hand: the smallest honest author of a run.
 
-`Author` keeps what a run's next transition needs (sequence, head, counts) and advances it only when it
-is told that the last one was committed, so that a test can also lose one.
+`Author` keeps what a run's next transition needs (sequence, head, counts) and advances it only when
+it is told that the last one was committed, so that a test can also lose one.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 import msgspec
 
 from tallystick.core.facts import (
+    Abandon,
     AnyFact,
     BeginDispatch,
     CountActivation,
@@ -23,6 +24,7 @@ from tallystick.core.facts import (
     InsertTerms,
     MarkDoubt,
     NewRun,
+    RequestTimeout,
     RunHeader,
     SetOutcome,
 )
@@ -31,6 +33,7 @@ from tallystick.core.identity import ActivationKey, Authority, dispatch_identity
 from tallystick.core.messages import (
     ActivationReady,
     AnyEvent,
+    AttemptAbandoned,
     AttemptPrepared,
     AttemptRedispatched,
     AttemptSettled,
@@ -174,6 +177,12 @@ class Author:
         self.expected, self.header, self.authority = self._next
         self._next = None
 
+    def committed(self, transition: Transition) -> None:
+        """This transition was committed, whichever was made last."""
+        held = self.expected or Expected(1, token(1), 0)
+        self.header = transition.header
+        self.expected = Expected(held.generation, held.token, transition.header.sequence)
+
     def copy(self) -> Author:
         """Another author who knows the same: a rival."""
         return replace(self, _ids=random.Random(self._ids.random()))
@@ -221,6 +230,23 @@ class Author:
             MarkDoubt("engine ended", node, "", 1),
         )
         return self.make([ended], facts, active=self.header.active - 1, status="in_doubt")
+
+    def ended(self, node: str) -> Transition:
+        """The timed-out dispatch ended unknown; the next is scheduled."""
+        ended = DispatchEnded(
+            at=self.now, node=node, attempt=1, dispatch=1, end="unknown", due=self.now
+        )
+        facts = (
+            RequestTimeout(self.now, node, "", 1),
+            EndDispatch("unknown", self.now, True, True, node, "", 1),
+        )
+        return self.make([ended], facts)
+
+    def abandon(self, node: str) -> Transition:
+        """The attempt never began and never can."""
+        gone = AttemptAbandoned(at=self.now, node=node, attempt=1, end="precluded")
+        facts = (Abandon(self.now, "precluded", node, "", 1),)
+        return self.make([gone], facts, **self._closed())
 
     def redispatch(self, node: str, number: int = 2) -> Transition:
         """The dispatch ended unknown and the next one begins, in one transition."""

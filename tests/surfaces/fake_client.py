@@ -1,6 +1,6 @@
 """A client in memory that says what a test told it to, for tests of the command line.
 
-It meets `tallystick.surfaces.cli.port`, which is the list of what the commands need of the real one.
+It meets `tallystick.surfaces.cli.port`, the list of what the commands need of the real one.
 """
 
 from __future__ import annotations

@@ -24,16 +24,18 @@ class Scripted(FakeTally):
         super().__init__(**rest)
         self._log, self._refuse, self._stuck = log, refuse, stuck
 
+    def _note(self, *what):
+        with open(self._log, "a") as log:
+            log.write(json.dumps(what) + "\n")
+
     async def resolve(self, run, step, outcome, *, output, reason):
         if self._refuse is not None and output == self._refuse.encode():
             raise InvalidRequest("the output is refused: /total is not an integer")
-        with open(self._log, "a") as log:
-            log.write(json.dumps([step, outcome, output and output.decode()]) + "\n")
+        self._note(step, outcome, output and output.decode())
         return await super().resolve(run, step, outcome, output=output, reason=reason)
 
     async def stop(self, grace_ms):
-        with open(self._log, "a") as log:
-            log.write(json.dumps(["stop", grace_ms]) + "\n")
+        self._note("stop", grace_ms)
         if self._stuck:
             threading.Event().wait()  # a loop that nothing gets through to
 

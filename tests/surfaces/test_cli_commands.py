@@ -1,4 +1,4 @@
-"""Each command asks the client for exactly one thing, prints it, and says by its code what it was."""
+"""Each command asks the client for one thing, prints it, and says by its code what it was."""
 
 import io
 import json
@@ -370,9 +370,17 @@ def test_all_problems_of_a_source_are_told_at_once(tally):
         "    remove it",
         "a\\x1b.yaml: source-encoding: not UTF-8\\x1b[2J",
         "tally: 2 problems in the definition",
-        "  check   compile (definition-refused)",
+        "  check   definition (definition-invalid)",
         "  next    repair what is named above, then: tally validate FILE",
     ]
+
+
+def test_problems_among_the_facts_are_told_the_same_way(tally):
+    refused = errors.InvalidRequest("a.yaml has 1 problem", facts={"problems": [PROBLEM]})
+    answer = tally("run", "a.yaml", raises={"start": refused})
+    assert "a.yaml:3:7: yaml-tag: a tag; plain YAML only\n    remove it\n" in answer.err
+    answer = tally("run", "a.yaml", "--json", raises={"start": refused})
+    assert answer.said[-1]["error"]["problems"] == [PROBLEM]
 
 
 @pytest.mark.parametrize(
@@ -476,7 +484,7 @@ In doubt: invoice, attempt 1 may have happened, and nobody here can prove its ou
 NARROW_STEPS = """\
 STEP             STATUS
 charge           succeeded
-invoice          in_doubt   
+invoice          in_doubt
 notify           retry      next at 2…
 each[17].publi…  failed     error: no…
 """

@@ -10,11 +10,12 @@ import hashlib
 
 import msgspec
 
+from tallystick.core.evolution import evolve
 from tallystick.core.facts import AnyFact, CountActivation, RunHeader
 from tallystick.core.history import payload_digest
 from tallystick.core.identity import ActivationKey, Authority, instance_text
 from tallystick.core.messages import AnyEvent, Intent, Payload, Recorded, Terms
-from tallystick.core.run import Activation, Run, evolve
+from tallystick.core.run import Activation, Run
 from tallystick.core.status import status
 
 DRAWN = 16
@@ -48,8 +49,8 @@ class Draft:
     """See the module's text.
 
     now   the run's time for this transition: never before its last event
-    seed  at least 32 random bytes; salts and jitter are cut from it in order, and derived from all
-          of it once it is used up
+    seed  at least 32 random bytes; salts and jitter are cut from it in order. The last 16 are never
+          handed out: what follows is derived from them, so that no salt can be computed from others
     """
 
     __slots__ = (
@@ -81,7 +82,7 @@ class Draft:
         """The next 16 bytes of this transition's randomness."""
         at = self._drawn
         self._drawn = at + DRAWN
-        if self._drawn <= len(self.seed):
+        if self._drawn <= len(self.seed) - DRAWN:
             return self.seed[at : self._drawn]
         return hashlib.sha256(self.seed + at.to_bytes(8, "big")).digest()[:DRAWN]
 

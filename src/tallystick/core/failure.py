@@ -14,13 +14,17 @@ from tallystick.core.values import ValueRefused, encode
 MESSAGE_MAX = 64 * 1024
 
 
+def storable(text: str) -> str:
+    """The text as it can be written as UTF-8: cut, and with lone surrogates escaped."""
+    return text[:MESSAGE_MAX].encode("utf-8", "backslashreplace").decode("utf-8")
+
+
 def failure_body(kind: str, message: str, *, step: str | None = None, detail: Json = None) -> bytes:
     """The canonical JSON of a failure. Any text is taken.
 
     What JSON cannot hold is escaped or left out.
     """
-    safe = message[:MESSAGE_MAX].encode("utf-8", "backslashreplace").decode("utf-8")
-    body: dict[str, Json] = {"kind": kind, "message": safe}
+    body: dict[str, Json] = {"kind": kind, "message": storable(message)}
     if step is not None:
         body["step"] = step
     if detail is not None:

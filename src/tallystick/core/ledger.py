@@ -27,8 +27,7 @@ from tallystick.core.messages import (
     AttemptRedispatched,
     Intent,
 )
-from tallystick.core.run import Activation, Attempt, Run
-from tallystick.core.status import at_attempts_cap
+from tallystick.core.run import Activation, Attempt, Run, at_attempts_cap, at_concurrency_cap
 from tallystick.errors import (
     AuthorityLost,
     CapacityUnavailable,
@@ -189,10 +188,9 @@ def _attempts_cap(run: Run, _ask: Prepare, _now: int) -> TallyError | None:
 
 
 def _concurrency_cap(run: Run, _ask: Prepare, _now: int) -> TallyError | None:
-    cap = run.limits.concurrency
-    if cap is not None and run.active >= cap:
+    if at_concurrency_cap(run):
         return CapacityUnavailable(
-            f"run {run.id} has {cap} attempts under way, as many as it may",
+            f"run {run.id} has {run.active} attempts under way, as many as it may",
             which="concurrency",
             transient=True,
             check="concurrency",

@@ -33,7 +33,7 @@ from tallystick.core.definition import Limits
 from tallystick.core.draft import Draft, Start, Stop, names_of
 from tallystick.core.facts import AnyFact, AttachReceipt, NewRun, RunHeader
 from tallystick.core.facts import RequestTimeout as TimeoutFact
-from tallystick.core.failure import failure_body
+from tallystick.core.failure import failure_body, storable
 from tallystick.core.graph import Plan
 from tallystick.core.identity import SEMANTICS, ActivationKey, Authority
 from tallystick.core.ledger import may_redispatch, prepare, redispatch
@@ -48,20 +48,17 @@ from tallystick.core.messages import (
     TimeoutRequested,
 )
 from tallystick.core.progress import begin, conclude, stop_run
-from tallystick.core.recovery import Verdict, between
+from tallystick.core.recovery import DOUBT_REASONS, Verdict, between
+from tallystick.core.reports import report
 from tallystick.core.resolution import resolve
 from tallystick.core.run import Activation, Attempt, Run
-from tallystick.core.settlement import (
-    DOUBT_REASONS,
-    abandon,
-    doubt,
-    report,
-    ruled_effect,
-    settle,
-)
-from tallystick.errors import AuthorityLost, NotReady, TallyError
+from tallystick.core.settlement import abandon, doubt, settle_cancelled
+from tallystick.errors import AuthorityLost, InvalidRequest, NotReady, TallyError
 
 _encode = msgspec.json.Encoder(order="sorted").encode
+
+EVIDENCE = frozenset({"ended", "fenced", "attested"})
+"""What may move authority. Source: design §5."""
 
 STARTS_MAX = 1_000
 """No transition hands over more than this; the rest goes into the next."""
@@ -221,7 +218,7 @@ def _advance(draft: Draft, slots: dict[str, int]) -> TallyError | None:
         return None
     if run.authority is None:
         return _not_yours(run)
-    if run.deadline is not None and draft.now >= run.deadline and run.stopping is None:
+    if run.deadline is not None and draft.now >= run.deadline and not run.stop:
         return _pass_deadline(draft)
     if len(run.due):
         for key in [key for key, due in run.due.items() if due <= draft.now]:
@@ -333,7 +330,7 @@ def _pass_deadline(draft: Draft) -> TallyError | None:
     run = draft.run
     if run.deadline is None or draft.now < run.deadline:
         return NotReady("the deadline has not come", check="deadline", facts={"now": draft.now})
-    if run.ended is None and run.stopping is None:
+    if run.ended is None and not run.stop:
         body = failure_body("deadline", "the run took longer than `limits.duration` allows")
         stop_run(draft, "deadline", "", body)
         for activation, attempt in _between_dispatches(run):
@@ -359,8 +356,7 @@ def _stop_between(draft: Draft, activation: Activation, attempt: Attempt) -> Non
     elif verdict is Verdict.ABANDON_CANCELLED:
         abandon(draft, activation, attempt, attempt.end or "given_up", status="cancelled")
     else:
-        seen = ruled_effect(effect)
-        settle(draft, activation, attempt, attempt.dispatch, "cancelled", None, effect=seen)
+        settle_cancelled(draft, activation, attempt, effect)
 
 
 # Authority
@@ -384,6 +380,12 @@ def _claim(draft: Draft, command: Claim) -> TallyError | None:
 
 def _hand_off(draft: Draft, command: HandOff) -> TallyError | None:
     run = draft.run
+    if command.evidence not in EVIDENCE:
+        return InvalidRequest(
+            f"`{command.evidence}` is no evidence that moves authority",
+            check="evidence",
+            facts={"evidence": command.evidence},
+        )
     if run.authority == command.authority:
         return None
     former = run.authority
@@ -403,7 +405,7 @@ def _hand_off(draft: Draft, command: HandOff) -> TallyError | None:
             engine=command.authority.engine,
             former=command.former,
             evidence=command.evidence,
-            seen=command.seen,
+            seen=storable(command.seen),
             barrier=run.in_flight > 0,
         )
     )

@@ -180,8 +180,12 @@ def after_failure(draft: Draft, key: ActivationKey, body: bytes) -> None:
 
 
 def stop_run(draft: Draft, cause: StopCause, node: str, body: bytes | None) -> None:
-    """Record once that the run starts nothing more; give up what was not prepared."""
-    if draft.run.stopping is not None:
+    """Record once that the run starts nothing more; give up what was not prepared.
+
+    The deadline is recorded even if the run was stopping for another reason: what that one would
+    have left to finish is stopped too.
+    """
+    if draft.run.stopping is not None and (cause != "deadline" or draft.run.stop):
         return
     payload = None if body is None else draft.payload(body)
     digest = payload.digest if payload else None

@@ -6,14 +6,17 @@ Never a dispatch.
 from __future__ import annotations
 
 import msgspec
+from msgspec import structs
 
 from tallystick.core.commands import Report, Resolve, Succeeded
 from tallystick.core.draft import Draft, names_of
 from tallystick.core.facts import EndDispatch, MarkDoubt, SetResolution
-from tallystick.core.failure import failure_body
+from tallystick.core.failure import failure_body, storable
+from tallystick.core.history import payload_digest
 from tallystick.core.messages import DoubtResolved, EffectSeen
-from tallystick.core.run import Activation, Attempt, Run
-from tallystick.core.settlement import abandon, checked, settle
+from tallystick.core.reports import checked
+from tallystick.core.run import Activation, Attempt, Ended, Run
+from tallystick.core.settlement import abandon, settle
 from tallystick.core.values import encode
 from tallystick.errors import Conflict, InvalidRequest, NotFound, NotReady, TallyError
 
@@ -33,6 +36,7 @@ def resolve(draft: Draft, asked: Resolve) -> TallyError | None:
     permits = (
         asked.decision == "never_happened" and _is_idempotent(run, activation) and not run.stop
     )
+    asked = structs.replace(asked, actor=storable(asked.actor), reason=storable(asked.reason))
     _record(draft, activation, attempt, asked, due=draft.now if permits else None)
     if not permits:
         _carry_out(draft, activation.key.node, asked)
@@ -43,7 +47,7 @@ def _not_in_doubt(run: Run, asked: Resolve) -> TallyError | None:
     ended = run.settled.get(asked.key)
     if ended is not None and asked.key not in run.live:
         outcome = "abandoned" if asked.decision == "never_happened" else asked.decision
-        if ended.status == outcome:
+        if ended.status == outcome and _same_output(ended, asked):
             return None
         return Conflict(
             f"{asked.key} is decided already: {ended.status}",
@@ -57,6 +61,12 @@ def _not_in_doubt(run: Run, asked: Resolve) -> TallyError | None:
         check="doubt",
         next_step=f"tally show {run.id}",
     )
+
+
+def _same_output(ended: Ended, asked: Resolve) -> bool:
+    if asked.output is None:
+        return True
+    return payload_digest(ended.salt, asked.output) == ended.payload
 
 
 def _output_problem(draft: Draft, attempt: Attempt, asked: Resolve) -> TallyError | None:

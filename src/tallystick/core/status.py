@@ -9,7 +9,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from tallystick.core.run import Run
+from tallystick.core.run import Run, at_attempts_cap, at_concurrency_cap
 
 StatusName: TypeAlias = Literal[
     "succeeded",
@@ -42,13 +42,13 @@ class Status(msgspec.Struct, frozen=True):
 
 
 def status(run: Run) -> Status:
-    """The status of a run whose owner lives."""
+    """The status of a run whose owner, if it has one, lives."""
     if run.ended is not None:
         return Status(run.ended)
     if run.barrier:
         return Status("recovering")
     if run.doubts and not run.in_flight and not _about_to_prepare(run):
-        return Status("in_doubt", person=not len(run.due))
+        return Status("in_doubt", person=run.next_due() is None)
     if run.stop:
         return Status("cancelling")
     if run.in_flight or _about_to_prepare(run):
@@ -57,17 +57,16 @@ def status(run: Run) -> Status:
 
 
 def _about_to_prepare(run: Run) -> bool:
-    return bool(len(run.ready)) and run.stopping is None and not at_attempts_cap(run)
-
-
-def at_attempts_cap(run: Run) -> bool:
-    """No further attempt is allowed before somebody raises the limit."""
-    return run.limits.attempts is not None and run.consumed >= run.limits.attempts
+    if not len(run.ready) or run.stopping is not None or run.authority is None:
+        return False
+    return not at_attempts_cap(run) and not at_concurrency_cap(run)
 
 
 def _waiting(run: Run) -> Status:
-    if len(run.due):
+    if run.next_due() is not None:
         return Status("waiting", "retry")
-    if len(run.ready) and at_attempts_cap(run):
-        return Status("waiting", "capacity", person=True)
+    if run.authority is None and len(run.ready):
+        return Status("waiting", "owner")
+    if len(run.ready) or len(run.due):
+        return Status("waiting", "capacity", person=at_attempts_cap(run))
     return Status("waiting", "start")

@@ -17,7 +17,7 @@ import asyncio
 import os
 import time
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Final, Literal, Protocol, TypeAlias
 
 LOOK_AGAIN_MS: Final = 30_000
 """The longest a wait for a wall instant sleeps before it reads the wall clock again."""
@@ -28,6 +28,10 @@ CROCKFORD: Final = "0123456789abcdefghjkmnpqrstvwxyz"
 _POOL_BYTES: Final = 4_096
 _TIME_BITS: Final = 48
 _CHANCE_BITS: Final = 80
+
+
+Cause: TypeAlias = Literal["store", "dispatch"]
+"""Why a virtual clock is held: the store is at work, or something that was handed over is."""
 
 
 class Wait(Protocol):
@@ -57,12 +61,12 @@ class Clock(Protocol):
         """Return once `delay_ms` monotonic milliseconds have passed."""
         ...
 
-    def hold(self) -> None:
-        """Work began that ends without any timer. A virtual clock stands still meanwhile."""
+    def hold(self, cause: Cause) -> None:
+        """Something began that ends without any timer. A virtual clock stands still meanwhile."""
         ...
 
-    def release(self) -> None:
-        """Work that was held for is over."""
+    def release(self, cause: Cause) -> None:
+        """What was held for is over."""
         ...
 
 
@@ -81,10 +85,10 @@ class SystemClock:
     async def sleep(self, delay_ms: int) -> None:
         await asyncio.sleep(delay_ms / 1_000)
 
-    def hold(self) -> None:
+    def hold(self, cause: Cause) -> None:
         """Real time cannot be held."""
 
-    def release(self) -> None:
+    def release(self, cause: Cause) -> None:
         """Real time cannot be held."""
 
 

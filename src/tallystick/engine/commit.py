@@ -88,7 +88,7 @@ class Committer:
         self._line.append(held)
         if self.quiet.is_set():
             self.quiet.clear()
-            self._clock.hold()
+            self._clock.hold("store")
         self._wake.set()
 
     def waiting(self) -> bool:
@@ -111,7 +111,7 @@ class Committer:
                 await asyncio.sleep(0)
             if not self._line and not self.quiet.is_set():
                 self.quiet.set()
-                self._clock.release()
+                self._clock.release("store")
 
     def collect(self) -> list[Flight]:
         """The next batch: of every run in line one transition, then of those whose turn it is."""

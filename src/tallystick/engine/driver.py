@@ -28,8 +28,8 @@ from tallystick.core.commands import (
     RequestTimeout,
     Unknown,
 )
-from tallystick.core.identity import ActivationKey
 from tallystick.core.draft import Start, Stop
+from tallystick.core.identity import ActivationKey
 from tallystick.engine.clock import Clock
 from tallystick.engine.held import Letter
 from tallystick.engine.timers import Timers
@@ -117,7 +117,7 @@ class Driver:
             _log.warning("a second report of %s of run %s is ignored", call.key, call.run)
             return
         self._fault("driver.report")
-        self._clock.release()
+        self._clock.release("dispatch")
         self._timeouts.drop(place)
         self._end(call, end, statements)
         if not self._running:
@@ -165,7 +165,7 @@ class Driver:
     def _enter(self, call: Call, executor: Executor) -> None:
         self._running[_place(call)] = Operation(call, executor)
         self._empty.clear()
-        self._clock.hold()
+        self._clock.hold("dispatch")
         if call.terms.timeout_ms is not None:
             self._timeouts.set(_place(call), self._clock.monotonic() + call.terms.timeout_ms)
 

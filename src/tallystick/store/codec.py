@@ -58,8 +58,8 @@ def listed_run(row: Row) -> ListedRun:
 
 
 def attempt_row(run: str, row: Row) -> AttemptRow:
-    """A row of `read_attempts`. Raises `MaintenanceRequired` where it differs from its intent."""
-    node, instance, attempt, identity, intent, terms, *rest = row
+    """A row of `tally_attempt_row`; `MaintenanceRequired` where it differs from its intent."""
+    _, node, instance, attempt, identity, intent, terms, *rest = row
     stored = AttemptRow(node, instance, attempt, identity, intent.encode(), terms, *rest)
     stored = msgspec.structs.replace(
         stored,

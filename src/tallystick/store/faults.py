@@ -1,7 +1,7 @@
-"""Named points at which a test may make a store fail. In production nothing is called but `no_fault`.
+"""Named points at which a test may make a store fail. Else nothing is called but `no_fault`.
 
-A store calls its `fault` with each name as it gets there. What the callable does there happens: it may
-end the process, stop it, or raise. What a raise means depends on where it comes from.
+A store calls its `fault` with each name as it gets there. What the callable does there happens: it
+may end the process, stop it, or raise. What a raise means depends on where it comes from.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@
 Only after the last step may anything refer to the file. The operating system is reached through
 `System`, so that a test can lose what was not synced, and tear it.
 
-`Blobs` are files of this kind beside the database: payload bodies that are too large for a row, each
-under a random name that nothing else ever gets.
+`Blobs` are files of this kind beside the database: payload bodies that are too large for a row,
+each under a random name that nothing else ever gets.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class System:
     def sync(self, fd: int) -> None:
         """Bring a file, or a directory, to the disk itself."""
         if sys.platform == "darwin":  # fsync stops at the drive's cache. Source: fsync(2) of macOS
-            import fcntl  # noqa: PLC0415  not on every platform
+            import fcntl
 
             fcntl.fcntl(fd, fcntl.F_FULLFSYNC)
         else:
@@ -173,7 +173,7 @@ class Blobs:
         self._ready = True
 
     def get(self, name: str, size: int) -> bytes:
-        """The body under a name. Raises `MaintenanceRequired` if it is missing or has another size."""
+        """The body under a name; `MaintenanceRequired` if it is missing or has another size."""
         try:
             body = self._system.read(self.directory / name)
         except OSError as error:
@@ -183,7 +183,7 @@ class Blobs:
         return body
 
     def sweep(self, now: int, is_cited: Callable[[str], bool]) -> list[str]:
-        """Remove files older than a day that nothing cites; return their names. now: ms since 1970."""
+        """Remove files older than a day that nothing cites; return their names. now: in ms."""
         try:
             found = self._system.listing(self.directory)
         except FileNotFoundError:
@@ -223,3 +223,21 @@ def _lost(name: str, what: str) -> MaintenanceRequired:
         facts={"blob": name},
         next_step="restore the file from a backup of the database and its blobs",
     )
+
+
+def grow(path: Path, *, to: int, free: int) -> None:
+    """Write zeros behind a file's end until it has `to` bytes; for speed alone, so never an error.
+
+    free  bytes that must be free on the disk, else the file stays as it is
+    """
+    try:
+        space = os.statvfs(path)
+        size = path.stat().st_size
+        if size >= to or space.f_bavail * space.f_frsize < free:
+            return
+        with path.open("r+b", buffering=0) as file:
+            file.seek(size)
+            file.write(bytes(to - size))
+            os.fsync(file.fileno())
+    except OSError:
+        return

@@ -1,23 +1,24 @@
 """Schema versions: what a store of this version contains, and how an older one becomes one.
 
-A store is compared with what this version would create, object by object: a guard that is missing or
-differs, a table that was altered, a trigger that somebody hung on one of ours. A migration only goes
-forward, one number at a time, all of them in one transaction, and only after a backup was verified.
+A store is compared with what this version would create, object by object: a guard that is missing
+or differs, a table that was altered, a trigger that somebody hung on one of ours. A migration only
+goes forward, one number at a time, all of them in one transaction, and only after a backup was
+verified.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
-from tallystick.errors import MaintenanceRequired, UnsupportedSchema
+from tallystick.errors import Fact, MaintenanceRequired, UnsupportedSchema
 from tallystick.store.statements import load
 
 SCHEMA = 1
 """The version that this code reads and writes."""
 APPLICATION_ID = 0x74616C79
-"""`taly` in the header of an SQLite file: whose file it is. Source: sqlite.org/fileformat §1.3.13."""
+"""`taly` in the header of an SQLite file. Source: sqlite.org/fileformat.html §1.3.13."""
 
 Objects: TypeAlias = Mapping[tuple[str, str], tuple[str, str]]
 """What a schema contains: (type, name) → (table, SQL)."""
@@ -86,7 +87,7 @@ def check_objects(stored: Objects, expected: Objects) -> None:
 
 def check_version(application_id: int, version: int, *, path: str) -> None:
     """Raise `UnsupportedSchema` unless a file is a store of exactly this version."""
-    facts = {"path": path, "stored": version, "supported": SCHEMA}
+    facts: dict[str, Fact] = {"path": path, "stored": version, "supported": SCHEMA}
     if application_id != APPLICATION_ID:
         raise UnsupportedSchema(
             f"{path} is a database, but not a store of Tallystick",
@@ -131,21 +132,17 @@ def migrate(
     stored: int,
     *,
     expected: Objects,
-    backup: Callable[[], None],
     target: int = SCHEMA,
     migrations: Sequence[Migration] = MIGRATIONS,
 ) -> None:
-    """Bring a store to a version, inside the connection's transaction.
+    """Bring a store to a version, inside the connection's transaction, after its backup.
 
-    backup    makes and verifies one; called before anything is changed, and raises if it failed
     expected  what the schema must contain afterwards
 
     Raises `UnsupportedSchema` where no way leads there, `MaintenanceRequired` where the result is
     not what it should be; the caller rolls back and nothing was changed.
     """
-    chosen = steps(stored, target, migrations)
-    backup()
-    for migration in chosen:
+    for migration in steps(stored, target, migrations):
         connection.script(migration.sql)
         connection.set_version(migration.to)
     check_objects(connection.objects(), expected)

@@ -1,8 +1,8 @@
 """Where a database may lie: on a local file system, in a directory and files of our own.
 
 A network file system does not keep SQLite's promises about locks and shared memory, and a file that
-somebody else can replace is not ours. So a place is looked at before it is touched. Source: sqlite.org
-"How To Corrupt An SQLite Database File", §2.
+somebody else can replace is not ours. So a place is looked at before it is touched.
+Source: sqlite.org/howtocorrupt.html §2.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def file_system_of(directory: Path) -> str | None:
 
 
 def _type_at(mounts: str, path: str) -> str | None:
-    """The type of the deepest mount above a path; of two at one place the later covers the earlier."""
+    """The type of the deepest mount above a path; a later one covers an earlier one."""
     found: tuple[int, str | None] = (-1, None)
     for line in mounts.splitlines():
         before, _, after = line.partition(" - ")
@@ -124,16 +124,20 @@ def _refused(path: Path, what: str, seen: str) -> InvalidRequest:
 
 
 def make_private(path: Path) -> None:
-    """Make an empty file that only its owner can read, whatever the umask; one that is there stays.
+    """Make an empty file that only its owner can read, whatever the umask.
 
-    A file that is there and readable by others is closed to them.
+    One that is there is closed to others, by its name: to open and close a database that this
+    process has open would drop its locks. Source: sqlite.org/howtocorrupt.html §2.2.
     """
     try:
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    except FileExistsError:
+        if stat.S_IMODE(path.lstat().st_mode) & 0o077:
+            path.chmod(0o600)
+        return
     except OSError as error:
-        raise _refused(path, "cannot be opened", error.strerror or "?") from error
+        raise _refused(path, "cannot be made", error.strerror or "?") from error
     try:
-        if stat.S_IMODE(os.fstat(fd).st_mode) & 0o077 or os.fstat(fd).st_size == 0:
-            os.fchmod(fd, 0o600)
+        os.fchmod(fd, 0o600)
     finally:
         os.close(fd)

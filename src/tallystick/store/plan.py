@@ -1,9 +1,9 @@
 """Turn a batch of transitions into rows, grouped by statement, ready to be written in few calls.
 
-Transitions of different runs touch different rows, so their order does not matter and their rows may
-be grouped. Within one transition the order of its facts does matter where two of them touch the same
-row (a receipt, then an outcome). So each kind of fact has a *rank*, kinds are written in rank order,
-and a fact that would overtake an earlier one of its own row is put off to the next *stage*:
+Transitions of different runs touch different rows, so their order does not matter and their rows
+may be grouped. Within one transition the order of its facts does matter where two of them touch the
+same row (a receipt, then an outcome). So each kind of fact has a *rank*, kinds are written in rank
+order, and a fact that would overtake an earlier one of its own row is put off to the next *stage*:
 
     facts of one attempt   AttachReceipt  SetOutcome | BeginDispatch after EndDispatch: in order
                            SetOutcome  AttachReceipt | against the order: the second is stage 1
@@ -14,15 +14,16 @@ Values are bound as they come, but for JSON, which travels as bytes and is store
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
+import msgspec
 from msgspec.structs import astuple
 
 from tallystick.core.facts import (
     Abandon,
-    AnyFact,
     AttachReceipt,
     BeginDispatch,
     CountActivation,
@@ -36,10 +37,13 @@ from tallystick.core.facts import (
     SetOutcome,
     SetResolution,
 )
-from tallystick.core.messages import Payload
+from tallystick.core.messages import Intent, Payload
 from tallystick.store.protocol import Transition, UserStatement
 
 Row: TypeAlias = tuple[object, ...]
+
+_read_intent = msgspec.json.Decoder(Intent).decode
+_write_intent = msgspec.json.Encoder(order="sorted").encode
 
 RANKS: Mapping[type, tuple[int, str]] = {
     InsertTerms: (0, "insert_terms"),
@@ -85,7 +89,7 @@ class Plan:
     rows        facts by stage and rank, then events, then payloads
     statements  what users asked for, each with the index of its transition
     positions   of the last event of each transition
-    numbers     run numbers given to new runs
+    numbers     of all runs of the batch, also those given to new ones
     terms       digests of the terms that the batch brings
     """
 
@@ -118,7 +122,7 @@ def plan(
     numbers: Mapping[str, int],
     position: int,
     run_no: int,
-    known_terms: Set[bytes],
+    known_terms: AbstractSet[bytes],
     blobs: Blobs,
 ) -> Plan:
     """Plan a batch of well-formed transitions of different runs.
@@ -135,12 +139,13 @@ def plan(
     for index, transition in enumerate(batch):
         if transition.new_run is not None:
             run_no += 1
-            number = made.numbers[transition.run] = run_no
+            number = run_no
         else:
             number = numbers[transition.run]
+        made.numbers[transition.run] = number
         _guard(guards, transition, number)
         if transition.facts:
-            _stage(staged, transition.facts, number, known_terms, made.terms)
+            _stage(staged, transition, number, known_terms, made.terms)
         for sealed in transition.events:
             position += 1
             sequence = sealed.sequence
@@ -214,15 +219,14 @@ def _insert_run(
 
 def _stage(
     staged: dict[tuple[int, int, str], list[Row]],
-    facts: Sequence[AnyFact],
+    transition: Transition,
     number: int,
-    known_terms: Set[bytes],
+    known_terms: AbstractSet[bytes],
     terms: set[bytes],
 ) -> None:
     reached: dict[tuple[object, ...], tuple[int, int]] = {}
-    for fact in facts:
-        kind = type(fact)
-        rank, statement = RANKS[kind]
+    for fact in transition.facts:
+        rank, statement = RANKS[type(fact)]
         if isinstance(fact, InsertTerms):
             if fact.digest not in known_terms and fact.digest not in terms:
                 terms.add(fact.digest)
@@ -234,13 +238,44 @@ def _stage(
         if before >= rank:
             stage += 1
         reached[target] = (stage, rank)
-        row = _intent_row(fact, number) if kind is InsertAttempt else (number, *astuple(fact))
+        if isinstance(fact, InsertAttempt):
+            row = _intent_row(fact, transition.run, number)
+        else:
+            row = (number, *astuple(fact))
         staged.setdefault((stage, rank, statement), []).append(row)
 
 
-def _intent_row(fact: AnyFact, number: int) -> Row:
-    node, instance, attempt, identity, intent, *rest = astuple(fact)
-    return (number, node, instance, attempt, identity, intent.decode(), *rest)
+def _intent_row(fact: InsertAttempt, run: str, number: int) -> Row:
+    """The parts of an intent. Raises `ValueError` if they do not make exactly these bytes again."""
+    try:
+        intent = _read_intent(fact.intent)
+        digest = bytes.fromhex(intent.input)
+    except (msgspec.MsgspecError, ValueError) as error:
+        raise ValueError(f"an intent cannot be read: {error}") from error
+    beside = Intent(
+        run,
+        fact.node,
+        fact.attempt,
+        fact.terms.hex(),
+        digest.hex(),
+        fact.place,
+        intent.prepared_at,
+        fact.instance,
+    )
+    if _write_intent(beside) != fact.intent:
+        raise ValueError("an intent differs from the columns beside it, or is not canonical")
+    return (
+        number,
+        fact.node,
+        fact.instance,
+        fact.attempt,
+        fact.identity,
+        fact.terms,
+        digest,
+        intent.prepared_at,
+        fact.place,
+        fact.receipt,
+    )
 
 
 def _payload(number: int, sequence: int, payload: Payload, blob: BlobName | None) -> Row:

@@ -1,9 +1,9 @@
 """The SQL of a store, by name: read from `sql/`, checked once, written for one row or for many.
 
 Every statement is written for one row. Statements that change rows of a whole batch are also needed
-for many rows at once, because each call into the database gives the interpreter lock away and has to
-win it back: with a busy event loop that costs up to 5 ms a call, whatever the call does. (Measured:
-256 inserts by one call each took 455 ms beside a busy thread, by two calls 18 ms.)
+for many rows at once, because each call into the database gives the interpreter lock away and has
+to win it back: with a busy event loop that costs up to 5 ms a call, whatever the call does.
+(Measured: 256 inserts by one call each took 455 ms beside a busy thread, by two calls 18 ms.)
 """
 
 from __future__ import annotations

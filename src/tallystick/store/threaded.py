@@ -1,8 +1,8 @@
 """A store whose database is reached through threads: one that writes, one that reads.
 
 The verbs of the contract, as coroutines over two `Worker`s. What they do in their threads is in
-`transaction` (writing) and in the queries named here. A store that may have only one connection (the
-power-loss tests) reads in the thread that writes.
+`transaction` (writing) and in the queries named here. A store that may have only one connection
+reads in the thread that writes.
 """
 
 from __future__ import annotations
@@ -31,12 +31,20 @@ from tallystick.store.protocol import (
     StoredRun,
     Transition,
 )
-from tallystick.store.transaction import Batch, Refused, Session, Snapshot, failed, write
+from tallystick.store.transaction import (
+    Batch,
+    Refused,
+    Session,
+    Snapshot,
+    commit_unknown,
+    failed,
+    write,
+)
 from tallystick.store.worker import Worker
 
 PAGE_EVENTS = 256
 PAGE_BYTES = 1024 * 1024
-"""Events are read in pages of at most this many events, and of this many bytes beyond the first one."""
+"""Events are read in pages of at most this many, and of this many bytes beyond the first one."""
 LIST_MAX = 1000
 
 
@@ -130,12 +138,19 @@ class ThreadedStore:
         ]
         if not large:
             return {}
-        return await self._files().do(
-            lambda: {
-                (run, sequence): BlobName(self._blobs.put(body), len(body))
-                for run, sequence, body in large
-            }
-        )
+
+        def put() -> dict[tuple[str, int], BlobName]:
+            try:
+                return {
+                    (run, sequence): BlobName(self._blobs.put(body), len(body))
+                    for run, sequence, body in large
+                }
+            except TallyError:
+                raise
+            except Exception as error:
+                raise failed(error) from error
+
+        return await self._files().do(put)
 
     def _files(self) -> Worker:
         if self._filing is None:
@@ -146,7 +161,7 @@ class ThreadedStore:
         """Store a definition; `Conflict` if the digest has other content. See `protocol.Store`."""
         row = (digest, body.decode(), description.decode())
 
-        def put(snapshot: Snapshot) -> None:
+        def put(_snapshot: Snapshot) -> None:
             self._session.apply(Write("insert_definition", [row]))
             self._fault("definition.before-commit")
 
@@ -190,7 +205,7 @@ class ThreadedStore:
         return await self._reading.do(lambda: self._fresh().rows(statement, params))
 
     def _fresh(self) -> Reader:
-        """The reader; after a commit of unknown outcome a new connection, which saw nothing before."""
+        """The reader; after a commit of unknown outcome it is a new connection."""
         if self._stale and self._reopen is not None:
             self._reader.close()
             self._reader = self._reopen()
@@ -237,7 +252,8 @@ class ThreadedStore:
         return await self._reading.do(lambda: self._read_page(run, after))
 
     def _read_page(self, run: str, after: int) -> list[StoredEvent]:
-        page, weight = [], 0
+        page: list[StoredEvent] = []
+        weight = 0
         for row in self._fresh().rows("read_events", (run, after, PAGE_EVENTS)):
             position, sequence, transition, envelope, digest, *cited = row
             weight += len(envelope) + (cited[3] or len(cited[1] or ""))
@@ -282,8 +298,10 @@ class ThreadedStore:
         return epoch
 
     async def put_engine(self, row: EngineRow) -> None:
-        """See `protocol.Store`. Raises `AuthorityLost` under another epoch, `Conflict` if the
-        instance is recorded otherwise; nothing was written then.
+        """See `protocol.Store`.
+
+        Raises `AuthorityLost` under another epoch and `Conflict` if the instance is recorded
+        otherwise; nothing was written then.
         """
 
         def put(snapshot: Snapshot) -> None:
@@ -293,7 +311,10 @@ class ThreadedStore:
             self._fault("engine.before-commit")
 
         await self._alone(put, conflict=f"engine instance {row.instance} is recorded otherwise")
-        self._fault("engine.after-commit")
+        try:
+            self._fault("engine.after-commit")
+        except Exception as error:
+            raise commit_unknown() from error
 
     def _write_engine(self, row: EngineRow) -> None:
         found = self._session.rows("read_engine", (row.instance,))

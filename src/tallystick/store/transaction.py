@@ -1,7 +1,7 @@
 """Write a batch: guards first, then rows, one commit; and if anything is refused, one by one.
 
 The fast way has no savepoints: if a guard or a row of any transition is refused, the whole database
-transaction is rolled back. The batch is then replayed in a second transaction, each transition under a
+transaction is rolled back. The batch is then replayed in a second one, each transition under a
 savepoint, so that each gets its own answer and all that can be written still share one fsync.
 
     begin ─▶ epoch ─▶ guards ─▶ rows ─▶ user statements ─▶ commit ─▶ answers
@@ -13,7 +13,8 @@ What runs here is driver-free: a `Session` is one connection in one thread.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -33,7 +34,7 @@ from tallystick.store.protocol import (
 )
 
 
-class Refused(Exception):  # noqa: N818  an answer on its way, not an error
+class Refused(Exception):
     """The database refused a guard or a row. answer: None where the reason has to be looked up."""
 
     def __init__(self, answer: Answer | None = None) -> None:
@@ -55,7 +56,10 @@ class Session(Protocol):
     Every verb raises `TallyError` when the database itself failed.
     """
 
-    known_terms: Set[bytes]
+    @property
+    def known_terms(self) -> AbstractSet[bytes]:
+        """Digests of terms that are stored."""
+        ...
 
     def begin(self) -> Snapshot:
         """Begin to write and say where; waits a bounded time for another writer."""
@@ -101,7 +105,7 @@ class Session(Protocol):
         """The run that a key belongs to, and its request."""
         ...
 
-    def remember(self, numbers: Mapping[str, int], terms: Set[bytes]) -> None:
+    def remember(self, numbers: Mapping[str, int], terms: AbstractSet[bytes]) -> None:
         """Keep what a committed plan brought."""
         ...
 
@@ -122,9 +126,10 @@ def write(session: Session, batch: Batch, fault: Fault) -> list[Answer]:
     """
     try:
         fault("commit.before-begin")
-        return _together(session, batch, fault)
-    except Refused:
-        session.rollback()
+        try:
+            return _together(session, batch, fault)
+        except Refused:
+            session.rollback()
         return _replay(session, batch, fault)
     except TallyError:
         session.rollback()
@@ -135,7 +140,7 @@ def write(session: Session, batch: Batch, fault: Fault) -> list[Answer]:
 
 
 def failed(error: Exception) -> StoreUnavailable:
-    """What callers see of an error that nobody expected; nothing was written."""
+    """What callers see of an error that nobody expected, before a commit: nothing was written."""
     return StoreUnavailable(
         f"the store failed while writing: {error!r}",
         code="store-failed",
@@ -186,20 +191,23 @@ def _plan(
     numbers: Mapping[str, int],
     snapshot: Snapshot,
 ) -> Plan:
-    return plan(
-        transitions,
-        numbers=numbers,
-        position=snapshot.position,
-        run_no=snapshot.run_no,
-        known_terms=session.known_terms,
-        blobs=blobs,
-    )
+    try:
+        return plan(
+            transitions,
+            numbers=numbers,
+            position=snapshot.position,
+            run_no=snapshot.run_no,
+            known_terms=session.known_terms,
+            blobs=blobs,
+        )
+    except ValueError as error:
+        raise Refused(RowRefused(str(error))) from error
 
 
 def _exactly(session: Session, write: Write) -> None:
     """Run a statement; each of its rows must have changed exactly one."""
     if session.apply(write) != len(write.rows):
-        raise Refused
+        raise Refused(RowRefused(f"{write.statement}: a row that it changes is not there"))
 
 
 def _guard_fault(fault: Fault) -> None:
@@ -215,12 +223,17 @@ def _commit(session: Session, fault: Fault) -> None:
     try:
         fault("commit.after-commit")
     except Exception as error:
-        raise StoreUnavailable(
-            "the commit reported a failure; it may have succeeded",
-            code="commit-unknown",
-            check="commit",
-            next_step="read each run of the batch again before anything is done",
-        ) from error
+        raise commit_unknown() from error
+
+
+def commit_unknown() -> StoreUnavailable:
+    """A commit that reported a failure and may have succeeded."""
+    return StoreUnavailable(
+        "the commit reported a failure; it may have succeeded",
+        code="commit-unknown",
+        check="commit",
+        next_step="read each run of the batch again before anything is done",
+    )
 
 
 def _epoch_moved(session: Session, batch: Batch, snapshot: Snapshot) -> list[Answer]:
@@ -237,14 +250,11 @@ def _replay(session: Session, batch: Batch, fault: Fault) -> list[Answer]:
         except TransactionGone as gone:
             session.rollback()
             refused[gone.index] = gone.answer
-            continue
-        except BaseException:
-            session.rollback()
-            raise
-        return answers
+        else:
+            return answers
 
 
-class TransactionGone(Exception):  # noqa: N818  a way out of a loop, not an error
+class TransactionGone(Exception):
     """A statement ended the whole transaction (`INSERT OR ROLLBACK`): begin again without it."""
 
     def __init__(self, index: int, answer: Answer) -> None:
@@ -269,9 +279,8 @@ def _replayed(
             if isinstance(made, Plan):
                 brought.append(made)
                 numbers |= made.numbers
-                snapshot = Snapshot(
-                    snapshot.epoch, made.positions[-1], snapshot.run_no + len(made.numbers)
-                )
+                newest = snapshot.run_no + (transition.new_run is not None)
+                snapshot = Snapshot(snapshot.epoch, made.positions[-1], newest)
                 answer = Committed(snapshot.position)
             else:
                 answer = made
@@ -303,8 +312,7 @@ def _alone(
         number = numbers.get(transition.run) or session.number(transition.run)
         made = _plan(session, [transition], blobs, {transition.run: number or 0}, snapshot)
         for rows in (*made.guards, *made.rows):
-            if session.apply(rows) != len(rows.rows):
-                raise Refused(RowRefused(f"{rows.statement}: a row it changes is not there"))
+            _exactly(session, rows)
         for statement in transition.statements:
             session.run_user(statement)
         session.check_deferred()

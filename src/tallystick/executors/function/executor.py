@@ -120,7 +120,8 @@ class FunctionExecutor:
             NotAccepted: its task cannot be found any more, or every slot is taken.
         """
         key = (call.identity, call.dispatch)
-        if (known := self._receipts.get(key)) is not None:
+        known = self._open[key].receipt if key in self._open else self._receipts.get(key)
+        if known is not None:
             return known
         task = self._task_of(call.terms)
         if self.free(call.terms.mode) <= 0:
@@ -128,7 +129,7 @@ class FunctionExecutor:
         self._free[call.terms.mode] -= 1
         receipt = Receipt(call.identity, call.dispatch, self._now(), self.name)
         self._remember(key, receipt)
-        self._open[key] = dispatch = _Dispatch(call, task, receipt.accepted_at)
+        self._open[key] = dispatch = _Dispatch(call, task, receipt)
         self._start(dispatch)
         return receipt
 
@@ -148,7 +149,7 @@ class FunctionExecutor:
     def cancel(self, call: Call, reason: StopReason) -> None:
         """Ask it to stop. The end of the grace also ends the waiting for what does not stop."""
         dispatch = self._open.get((call.identity, call.dispatch))
-        if dispatch is None or dispatch.reported:
+        if dispatch is None:
             return
         dispatch.stop = reason
         if dispatch.context is not None:
@@ -183,11 +184,8 @@ class FunctionExecutor:
 
     def _remember(self, key: tuple[str, int], receipt: Receipt) -> None:
         self._receipts[key] = receipt
-        while len(self._receipts) > RECEIPTS_MAX + len(self._open):
-            oldest = next(iter(self._receipts))
-            old = self._receipts.pop(oldest)
-            if oldest in self._open:
-                self._receipts[oldest] = old
+        if len(self._receipts) > RECEIPTS_MAX:
+            del self._receipts[next(iter(self._receipts))]
 
     def _start(self, dispatch: _Dispatch) -> None:
         if self._loop is None:
@@ -288,12 +286,12 @@ class FunctionExecutor:
 class _Dispatch:
     """One call in progress. `work` is None for a function in a thread."""
 
-    __slots__ = ("begun", "call", "context", "reported", "started_at_ms", "stop", "task", "work")
+    __slots__ = ("begun", "call", "context", "receipt", "reported", "stop", "task", "work")
 
-    def __init__(self, call: Call, task: ResolvedTask, started_at_ms: int) -> None:
+    def __init__(self, call: Call, task: ResolvedTask, receipt: Receipt) -> None:
         self.call = call
         self.task = task
-        self.started_at_ms = started_at_ms
+        self.receipt = receipt
         self.begun = False
         self.reported = False
         self.stop: StopReason | None = None
@@ -318,7 +316,7 @@ class _Dispatch:
             dispatch=call.dispatch,
             idempotency_key=call.identity,
             timeout_ms=call.terms.timeout_ms,
-            started_at_ms=self.started_at_ms,
+            started_at_ms=self.receipt.accepted_at,
             writable=call.terms.effect == "transactional",
             reader=reader,
         )

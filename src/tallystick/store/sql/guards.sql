@@ -124,7 +124,7 @@ WHEN EXISTS (
     SELECT 1 FROM tally_attempt
     WHERE run_no = NEW.run_no AND node = NEW.node AND instance = NEW.instance AND attempt = NEW.attempt
   )
-  OR NEW.dispatch <> 1 OR NEW."end" IS NOT NULL OR NEW.outcome IS NOT NULL OR NEW.abandoned_at IS NOT NULL
+  OR NEW.dispatch <> 1 OR NEW.first_place IS NOT NULL OR NEW."end" IS NOT NULL OR NEW.outcome IS NOT NULL OR NEW.abandoned_at IS NOT NULL
 BEGIN SELECT RAISE(ABORT, 'this attempt exists, or does not begin at its beginning'); END;
 
 -- A trigger of its own, because it looks at another table: nothing new under a barrier, after a
@@ -137,8 +137,13 @@ WHEN EXISTS (
 BEGIN SELECT RAISE(ABORT, 'this run takes no new attempt'); END;
 
 CREATE TRIGGER tally_attempt_intent
-BEFORE UPDATE OF run_no, node, instance, attempt, identity, intent, terms ON tally_attempt
+BEFORE UPDATE OF run_no, node, instance, attempt, identity, terms, input, prepared_at
+ON tally_attempt
 BEGIN SELECT RAISE(ABORT, 'an intent never changes'); END;
+
+CREATE TRIGGER tally_attempt_place BEFORE UPDATE OF place, first_place ON tally_attempt
+WHEN coalesce(NEW.first_place, NEW.place) IS NOT coalesce(OLD.first_place, OLD.place)
+BEGIN SELECT RAISE(ABORT, 'the place of an intent never changes'); END;
 
 CREATE TRIGGER tally_attempt_dispatch BEFORE UPDATE OF dispatch, place ON tally_attempt
 WHEN (NEW.dispatch IS NOT OLD.dispatch OR NEW.place IS NOT OLD.place) AND (

@@ -120,14 +120,20 @@ CREATE TABLE tally_activation (
 ) STRICT, WITHOUT ROWID;
 
 -- One attempt: the intent, the current dispatch, and how it ended. Which facts are there is the status.
+--
+-- The intent lies here in parts, none of them twice: whole it would be a fifth of all that a step costs.
+-- The view puts it together as the canonical JSON that the event of its preparation cites. first_place
+-- is set when a later dispatch went to another place.
 CREATE TABLE tally_attempt (
   run_no INTEGER NOT NULL REFERENCES tally_run (run_no),
   node TEXT NOT NULL,
   instance TEXT NOT NULL,
   attempt INTEGER NOT NULL CHECK (attempt >= 1),
   identity BLOB NOT NULL CHECK (length(identity) = 32),
-  intent TEXT NOT NULL,
   terms BLOB NOT NULL REFERENCES tally_terms (digest),
+  input BLOB NOT NULL CHECK (length(input) = 32),
+  prepared_at INTEGER NOT NULL,
+  first_place TEXT,
 
   dispatch INTEGER NOT NULL DEFAULT 1 CHECK (dispatch >= 1),
   place TEXT NOT NULL,
@@ -145,6 +151,7 @@ CREATE TABLE tally_attempt (
   outcome_at INTEGER,
   outcome_sequence INTEGER,
   abandoned_at INTEGER,
+
   PRIMARY KEY (run_no, node, instance, attempt),
   CHECK ((outcome IS NULL) = (outcome_at IS NULL)),
   CHECK ((outcome IS NULL) = (outcome_sequence IS NULL)),
@@ -153,6 +160,20 @@ CREATE TABLE tally_attempt (
   CHECK (outcome IS NULL OR abandoned_at IS NULL),
   CHECK (doubt IS NULL OR (outcome IS NULL AND abandoned_at IS NULL))
 ) STRICT, WITHOUT ROWID;
+
+-- An attempt as it is read, with its intent.
+CREATE VIEW tally_attempt_row AS
+SELECT
+  a.run_no, a.node, a.instance, a.attempt, a.identity,
+  '{"attempt":' || a.attempt || ',"input":"' || lower(hex(a.input)) || '"'
+    || CASE a.instance WHEN '' THEN '' ELSE ',"instance":' || json_quote(a.instance) END
+    || ',"node":' || json_quote(a.node) || ',"place":' || json_quote(coalesce(a.first_place, a.place))
+    || ',"prepared_at":' || a.prepared_at || ',"run":' || json_quote(r.run_id)
+    || ',"terms":"' || lower(hex(a.terms)) || '"}' AS intent,
+  a.terms, a.dispatch, a.place, a.receipt, a.timeout_at, a."end", a.due_at, a.earlier_unknown,
+  a.earlier_failed, a.doubt, a.resolution, a.outcome, a.effect, a.outcome_at, a.outcome_sequence,
+  a.abandoned_at
+FROM tally_attempt AS a JOIN tally_run AS r ON r.run_no = a.run_no;
 
 -- What was said, in commit order. The hash covers the previous hash, sequence, transition and envelope.
 CREATE TABLE tally_event (

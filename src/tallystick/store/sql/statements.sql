@@ -90,10 +90,12 @@ UPDATE tally_activation SET
 WHERE tally_activation.run_no = :run_no AND tally_activation.node = :node
   AND tally_activation.instance = :instance;
 
--- name: insert_attempt (run_no, node, instance, attempt, identity, intent, terms, place, receipt)
--- The intent, with dispatch 1.
-INSERT INTO tally_attempt (run_no, node, instance, attempt, identity, intent, terms, place, receipt)
-VALUES (:run_no, :node, :instance, :attempt, :identity, :intent, :terms, :place, :receipt);
+-- name: insert_attempt (run_no, node, instance, attempt, identity, terms, input, prepared_at, place, receipt)
+-- The intent in its parts, with dispatch 1.
+INSERT INTO tally_attempt (
+  run_no, node, instance, attempt, identity, terms, input, prepared_at, place, receipt
+)
+VALUES (:run_no, :node, :instance, :attempt, :identity, :terms, :input, :prepared_at, :place, :receipt);
 
 -- name: attach_receipt (run_no, receipt, node, instance, attempt)
 -- The current dispatch was accepted.
@@ -104,6 +106,10 @@ WHERE tally_attempt.run_no = :run_no AND tally_attempt.node = :node
 -- name: begin_dispatch (run_no, dispatch, place, receipt, node, instance, attempt)
 -- The one statement that raises the dispatch number; it empties what belonged to the former dispatch.
 UPDATE tally_attempt SET
+  first_place = CASE tally_attempt.place
+    WHEN :place THEN tally_attempt.first_place
+    ELSE coalesce(tally_attempt.first_place, tally_attempt.place)
+  END,
   dispatch = :dispatch, place = :place, receipt = :receipt, timeout_at = NULL, "end" = NULL, due_at = NULL
 WHERE tally_attempt.run_no = :run_no AND tally_attempt.node = :node
   AND tally_attempt.instance = :instance AND tally_attempt.attempt = :attempt;
@@ -239,11 +245,7 @@ WHERE e.run_no = (SELECT run_no FROM tally_run WHERE run_id = :run_id) AND e.seq
 
 -- name: read_attempts (run_id)
 -- All attempts of a run.
-SELECT
-  node, instance, attempt, identity, intent, terms, dispatch, place, receipt, timeout_at, "end", due_at,
-  earlier_unknown, earlier_failed, doubt, resolution, outcome, effect, outcome_at, outcome_sequence,
-  abandoned_at
-FROM tally_attempt WHERE run_no = (SELECT run_no FROM tally_run WHERE run_id = :run_id)
+SELECT * FROM tally_attempt_row WHERE run_no = (SELECT run_no FROM tally_run WHERE run_id = :run_id)
 ORDER BY node, instance, attempt;
 
 -- name: read_activations (run_id)

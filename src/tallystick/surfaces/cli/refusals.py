@@ -31,16 +31,22 @@ def of_problems(problems: list[ProblemDocument]) -> dict[str, object]:
     count = len(problems)
     return {
         **of_usage(f"{count} problem{'s' if count != 1 else ''} in the definition", None),
-        "code": "definition-refused",
-        "check": "compile",
+        "code": "definition-invalid",
+        "check": "definition",
         "next_step": "repair what is named above, then: tally validate FILE",
         "problems": problems,
     }
 
 
 def of_error(error: TallyError) -> dict[str, object]:
-    """The refusal that an error of ours is."""
-    return {**error.as_json(), "problems": []}
+    """The refusal that an error of ours is. Problems among its facts stand beside them."""
+    document = error.as_json()
+    facts = dict(error.facts)
+    problems = facts.get("problems")
+    if isinstance(problems, list) and all(isinstance(problem, dict) for problem in problems):
+        del facts["problems"]
+        return {**document, "facts": facts, "problems": problems}
+    return {**document, "problems": []}
 
 
 def of_usage(message: str, usage: str | None) -> dict[str, object]:

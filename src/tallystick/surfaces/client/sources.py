@@ -3,21 +3,49 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from tallystick.core.compiler import Compiled, compile_source
+from tallystick.core.compiler import compile_source
 from tallystick.core.definition import Definition
-from tallystick.core.diagnostics import SourceRefused
+from tallystick.core.diagnostics import Diagnostic, SourceRefused
 from tallystick.core.graph import Plan
 from tallystick.core.soundness import problems
-from tallystick.core.source import BYTES_MAX
 from tallystick.engine.admission import Desk, Prepared
 from tallystick.errors import InvalidRequest
 
+SOURCE_BYTES_MAX: Final = 2 * 1024 * 1024
+"""One byte more is read, so that the compiler says what is wrong. Source: design §9."""
+
 PREPARED_MAX: Final = 64
 """Definitions that are kept ready to start; a file that changed is read again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Validated:
+    """What is to be said about a definition file. `problems` refuse it, `warnings` do not.
+
+    definition, digest  None: there are problems
+    """
+
+    definition: Definition | None
+    digest: str | None
+    problems: tuple[Diagnostic, ...]
+    warnings: tuple[Diagnostic, ...]
+
+
+def validate(source: str | os.PathLike[str]) -> Validated:
+    """Compile a definition file and say everything that is wrong with it, sorted by place.
+
+    Imports, calls and writes nothing. Raises `InvalidRequest` if the file cannot be read.
+    """
+    path = Path(source)
+    try:
+        compiled = compile_source(_read(path), str(path))
+    except SourceRefused as refused:
+        return Validated(None, None, refused.diagnostics, ())
+    return Validated(compiled.definition, compiled.digest, (), compiled.warnings)
 
 
 class Sources:
@@ -36,20 +64,18 @@ class Sources:
             return self._of_object(desk, source, root or self._root)
         return self._of_file(desk, Path(source), root or self._root)
 
-    def problems(self, source: str | os.PathLike[str]) -> Sequence[object]:
-        """Every problem of a file, without importing anything."""
-        try:
-            _compiled(Path(source))
-        except SourceRefused as refused:
-            return refused.diagnostics
-        return ()
-
     def _of_object(self, desk: Desk, source: Definition, root: Path | None) -> Prepared:
         for known, under, at, prepared in self._objects:
             if known is source and under == root and at is desk:
                 return prepared
-        if found := problems(source):
-            raise _invalid(source.workflow, found, None)
+        found = problems(source)
+        if found:
+            raise InvalidRequest(
+                f"the definition {source.workflow!r} cannot run: {found[0]}",
+                code="definition-invalid",
+                check="definition",
+                facts={"problems": [str(finding) for finding in found]},
+            )
         prepared = desk.prepare(Plan(source), root=root)
         self._objects = [*self._objects[1 - PREPARED_MAX :], (source, root, desk, prepared)]
         return prepared
@@ -60,14 +86,12 @@ class Sources:
         if known is not None and known[0] == stamp:
             return known[1]
         try:
-            compiled = _compiled(path)
+            compiled = compile_source(_read(path), str(path))
         except SourceRefused as refused:
-            next_step = f"tally validate {path}"
-            raise _invalid(str(path), refused.diagnostics, next_step) from refused
+            raise _refused(path, refused) from refused
         folder = root or path.parent.resolve()
-        prepared = desk.prepare(
-            Plan(compiled.definition), root=folder, description=compiled.description
-        )
+        plan = Plan(compiled.definition)
+        prepared = desk.prepare(plan, root=folder, description=compiled.description)
         if len(self._files) >= PREPARED_MAX:
             self._files.pop(next(iter(self._files)))
         self._files[str(path), root] = (stamp, prepared)
@@ -82,30 +106,29 @@ def _stamp(path: Path) -> tuple[int, int, int]:
     return seen.st_mtime_ns, seen.st_size, seen.st_ino
 
 
-def _compiled(path: Path) -> Compiled:
-    """Compile a file. Raises `InvalidRequest` if it cannot be read, else as `compile_source`."""
+def _read(path: Path) -> bytes:
     try:
         with path.open("rb") as file:
-            data = file.read(BYTES_MAX + 1)  # one byte more is enough to be refused
+            return file.read(SOURCE_BYTES_MAX + 1)
     except OSError as error:
         raise _unreadable(path, error) from error
-    return compile_source(data, str(path))
 
 
 def _unreadable(path: Path, error: OSError) -> InvalidRequest:
     return InvalidRequest(
         f"the definition {path} cannot be read: {error.strerror}",
         code="definition-unreadable",
+        check="definition",
         facts={"path": str(path)},
     )
 
 
-def _invalid(name: str, problems: Sequence[object], next_step: str | None) -> InvalidRequest:
-    count = f"{len(problems)} problem{'s' if len(problems) > 1 else ''}"
+def _refused(path: Path, refused: SourceRefused) -> InvalidRequest:
+    found = refused.diagnostics
     return InvalidRequest(
-        f"{name} has {count}: {problems[0]}",
+        f"{path} has {len(found)} problem{'s' if len(found) > 1 else ''}: {found[0]}",
         code="definition-invalid",
         check="definition",
-        facts={"definition": name, "problems": [str(problem) for problem in problems]},
-        next_step=next_step,
+        facts={"path": str(path), "problems": [str(problem) for problem in found]},
+        next_step=f"tally validate {path}",
     )
