@@ -48,7 +48,7 @@ from tallystick.core.yaml_reader import read_yaml
 EXPANDED_BYTES_MAX: Final = 8 * 1024 * 1024
 """Text of a source with every alias expanded: an alias of a long text costs as much as the text."""
 
-_KNOWN: Final = (
+KEYS: Final = (
     "tally", "workflow", "title", "labels", "description", "input", "types", "limits", "defaults",
     "steps", "output",
 )  # fmt: skip
@@ -118,7 +118,7 @@ def _root(tree: Located, reading: Reading) -> Mapping | None:
 
 
 def _document(source: Mapping, reading: Reading) -> tuple[Definition, Description]:
-    reading.keys(source, (), _KNOWN, _LATER)
+    reading.keys(source, (), KEYS, _LATER)
     found = reading.mapping(source, "defaults", ())
     defaults = Defaults() if found is None else read_defaults(reading, found, ("defaults",))
     nodes, titles = _steps(source, reading, defaults)
