@@ -456,6 +456,7 @@ def test_steps_without_an_effect_are_one_warning_with_their_count() -> None:
     assert warning.message.startswith("2 steps")
 
 
+@pytest.mark.slow
 def test_ten_thousand_steps_compile_and_can_be_planned() -> None:
     head = HEAD + "defaults: {effect: read_only}\n"
     written = [A.replace("a,", "s0,")] + [
