@@ -110,7 +110,9 @@ class Plan:
         key = _encode(bindings)
         bound = self._bound.get(key)
         if bound is None:
-            bound = self._bound[key] = Bound(self, bindings, key)
+            # Defaults are left out by identity: only what was read back is spelled in one way.
+            bindings = msgspec.json.decode(key, type=Bindings)
+            bound = self._bound[key] = Bound(self, bindings, _encode(bindings))
         return bound
 
 
