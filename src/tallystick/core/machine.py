@@ -238,12 +238,13 @@ def _advance(draft: Draft, slots: dict[str, int]) -> TallyError | None:
 def _first_ready(run: Run, slots: Mapping[str, int]) -> list[ActivationKey]:
     """The ready steps that stand first for the slots of their mode: one mode never blocks another.
 
-    Looks no further than the modes that this run has and that have a slot.
+    Looks no further than the run's caps allow, and only for modes that it has and that have a slot.
     """
     left = {mode: slots[mode] for mode in run.bound.modes if slots.get(mode, 0) > 0}
+    room = _room(run)
     keys: list[ActivationKey] = []
     for key, mode in ((key, run.bound.leaf(key.node).terms.mode) for key, _ in run.ready.items()):
-        if not left:
+        if not left or len(keys) >= room:
             break
         if mode in left:
             keys.append(key)
@@ -251,6 +252,16 @@ def _first_ready(run: Run, slots: Mapping[str, int]) -> list[ActivationKey]:
             if left[mode] == 0:
                 del left[mode]
     return keys
+
+
+def _room(run: Run) -> int:
+    """How many new attempts the run's caps and the size of a transition allow."""
+    caps = [STARTS_MAX]
+    if run.limits.concurrency is not None:
+        caps.append(run.limits.concurrency - run.active)
+    if run.limits.attempts is not None:
+        caps.append(run.limits.attempts - run.consumed)
+    return min(caps)
 
 
 def _advance_one(draft: Draft, key: ActivationKey, slots: dict[str, int]) -> bool:
