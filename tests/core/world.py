@@ -31,6 +31,7 @@ from tallystick.core.commands import (
 )
 from tallystick.core.definition import Binding, Bindings, Definition, Limits, Node, Retry, Scope
 from tallystick.core.draft import Start
+from tallystick.core.evolution import replay
 from tallystick.core.graph import Plan
 from tallystick.core.history import cited, payload_digest, seal, verify
 from tallystick.core.identity import (
@@ -44,7 +45,7 @@ from tallystick.core.layered import Layered
 from tallystick.core.ledger import intent_digest
 from tallystick.core.machine import Decision, admit, decide
 from tallystick.core.messages import Payload
-from tallystick.core.run import Activation, Attempt, Run, replay
+from tallystick.core.run import Activation, Attempt, Run
 from tallystick.core.status import TERMINAL, Status, status
 from tallystick.core.values import encode
 

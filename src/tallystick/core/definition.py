@@ -173,8 +173,12 @@ class Bindings(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_f
 
 
 class Description(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What people read and the digest does not cover: titles by node path, "" for the workflow."""
+    """What people read and the digest does not cover.
+
+    titles  by node path, "" for the workflow · labels: of the workflow, by name
+    text    what the workflow is about, in prose
+    """
 
     titles: dict[str, str] = {}
     labels: dict[str, str] = {}
-    source: str | None = None
+    text: str | None = None

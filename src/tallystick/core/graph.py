@@ -23,8 +23,9 @@ from tallystick.core.definition import (
     Node,
     Retry,
 )
+from tallystick.core.fields import Field, compile_field, names_of
 from tallystick.core.messages import Terms
-from tallystick.core.templates import Template, compile_template
+from tallystick.core.references import Names
 from tallystick.core.values import decode_trusted
 
 if TYPE_CHECKING:
@@ -63,10 +64,10 @@ class PlannedNode(msgspec.Struct, frozen=True):
     needs: tuple[str, ...]
     followers: tuple[str, ...]
     reads: frozenset[str]
-    when: Template | None
-    inputs: Template | None
-    message: Template | None
-    value: Template | None
+    when: Field | None
+    inputs: Field | None
+    message: Field | None
+    value: Field | None
 
 
 class Plan:
@@ -76,10 +77,13 @@ class Plan:
         self.definition = definition
         self.body = definition_bytes(definition)
         self.digest = definition_digest(definition)
-        self.nodes = _planned(definition.root.nodes)
+        names = names_of(definition)
+        self.nodes = _planned(definition.root.nodes, names)
         self.roots = tuple(path for path, node in self.nodes.items() if not node.needs)
         self.output = (
-            None if definition.output is UNSET else compile_template(definition.output, "output")
+            None
+            if definition.output is UNSET
+            else compile_field(definition.output, "output", names)
         )
         self.readers = _readers(self)
         self._bound: dict[bytes, Bound] = {}
@@ -144,20 +148,24 @@ class Bound:
         return found
 
 
-def _planned(nodes: tuple[Node, ...]) -> dict[str, PlannedNode]:
+def _planned(nodes: tuple[Node, ...], names: Names) -> dict[str, PlannedNode]:
     followers: dict[str, list[str]] = {node.id: [] for node in nodes}
     for node in nodes:
         for need in node.needs:
             followers[need].append(node.id)
-    return {node.id: _plan_node(node, tuple(followers[node.id])) for node in nodes}
+    return {node.id: _plan_node(node, tuple(followers[node.id]), names) for node in nodes}
 
 
-def _plan_node(node: Node, followers: tuple[str, ...]) -> PlannedNode:
+def _plan_node(node: Node, followers: tuple[str, ...], names: Names) -> PlannedNode:
     field = f"steps.{node.id}"
-    when = None if node.when is None else compile_template(node.when, f"{field}.when")
-    inputs = None if node.inputs is None else compile_template(dict(node.inputs), f"{field}.with")
-    message = None if node.message is None else compile_template(node.message, f"{field}.message")
-    value = None if node.value is UNSET else compile_template(node.value, f"{field}.output")
+    when = None if node.when is None else compile_field(node.when, f"{field}.when", names)
+    inputs = (
+        None if node.inputs is None else compile_field(dict(node.inputs), f"{field}.with", names)
+    )
+    message = (
+        None if node.message is None else compile_field(node.message, f"{field}.message", names)
+    )
+    value = None if node.value is UNSET else compile_field(node.value, f"{field}.output", names)
     parts = [part for part in (when, inputs, message, value) if part is not None]
     reads = frozenset().union(*(part.steps for part in parts))
     leaf = node.kind in LEAF_KINDS
@@ -212,12 +220,18 @@ def retry_problem(effect: Effect, retry: Retry) -> str | None:
 
     Checked when a file is compiled and again at admission, when the effect is bound.
     """
-    named = set(retry.on or ())
-    wrong = sorted(named - RETRIED_BY_CLASS[effect])
-    if wrong:
-        allowed = ", ".join(sorted(RETRIED_BY_CLASS[effect]))
-        return (
-            f"a `{effect}` step cannot be retried on {', '.join(wrong)}: it might do twice what it "
-            f"did once. Retry it on {allowed}, or declare the effect that is true"
-        )
-    return None
+    refused = retry_refusal(effect, retry)
+    return None if refused is None else f"{refused[0]}: {refused[1]}"
+
+
+def retry_refusal(effect: Effect, retry: Retry) -> tuple[str, str] | None:
+    """Return why the combination is refused and the remedy, apart; None if it is sound."""
+    wrong = sorted(set(retry.on or ()) - RETRIED_BY_CLASS[effect])
+    if not wrong:
+        return None
+    allowed = ", ".join(sorted(RETRIED_BY_CLASS[effect]))
+    step = f"{'an' if effect == 'idempotent' else 'a'} `{effect}` step"
+    return (
+        f"{step} cannot be retried on {', '.join(wrong)}: it might do twice what it did once",
+        f"retry it on {allowed}, or declare the effect that is true",
+    )

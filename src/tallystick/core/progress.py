@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from tallystick.core.definition import Json
 from tallystick.core.draft import Draft, Stop, names_of
+from tallystick.core.expression_values import ExpressionFailed
 from tallystick.core.facts import EndActivation, InsertActivation
 from tallystick.core.failure import failure_body
+from tallystick.core.fields import Field, Scope
 from tallystick.core.graph import PlannedNode
 from tallystick.core.identity import ActivationKey, instance_text
 from tallystick.core.messages import (
@@ -23,7 +25,6 @@ from tallystick.core.messages import (
     StopCause,
 )
 from tallystick.core.run import Activation
-from tallystick.core.templates import ExpressionFailed, Names, Template
 from tallystick.core.values import ValueRefused, decode_trusted, encode
 
 
@@ -92,7 +93,7 @@ def _is_skipped(draft: Draft, planned: PlannedNode, key: ActivationKey) -> bool:
     return not value
 
 
-def names(draft: Draft, template: Template) -> Names:
+def names(draft: Draft, template: Field) -> Scope:
     """What this template reads, and no more, decoded."""
     run = draft.run
     scope: dict[str, Json] = {"run": {"id": run.id}}

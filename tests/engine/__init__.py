@@ -1,0 +1,1 @@
+"""Tests of the engine: on a virtual clock, against the real store and the real machine."""

@@ -1,0 +1,1 @@
+"""Whole processes, killed where it hurts, and judged from outside."""

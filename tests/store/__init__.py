@@ -1,0 +1,1 @@
+"""Tests of the stores: the contract, each store, and what a disk may do to them."""
