@@ -7,15 +7,17 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from engine_process import look_up, refusal
+from engine_process import look_up, process
 from faults import Fault
-from home import Home
+from home import ORDERS_CSV, Home
 from judge import compare, gather
 from ledger import MAIL
-from rules import Row
+from make_orders import read_orders
+from rules import Result
 from wire import LostError, get_async, post
 
 import tallystick as ts
@@ -117,7 +119,8 @@ async def test_a_message_that_is_still_on_its_way_is_waited_for(serve: Serve):
     assert line["digest"] == "d"
 
 
-def test_a_refused_order_bears_the_code_of_its_problem():
-    row = Row("TS-1", "", "", "", "NL", "EUR", "")
-    failed = ts.RunFailed("…", facts={"failure": {"message": "bad_email: it cannot be written to"}})
-    assert refusal(row, failed).problem == "bad_email"
+async def test_a_refused_order_bears_the_code_of_its_problem(tmp_path: Path):
+    row = replace(read_orders(ORDERS_CSV)[0], email="nobody")
+    async with ts.open(tmp_path / "orders.db", engine=True) as tally:
+        result = await process(tally, row, Home(tmp_path))
+    assert result == Result(row.number, row.country, row.currency, 0, "bad_email")
