@@ -119,6 +119,7 @@ async def test_a_message_that_is_still_on_its_way_is_waited_for(serve: Serve):
     assert line["digest"] == "d"
 
 
+@pytest.mark.slow
 async def test_a_refused_order_bears_the_code_of_its_problem(tmp_path: Path):
     row = replace(read_orders(ORDERS_CSV)[0], email="nobody")
     async with ts.open(tmp_path / "orders.db", engine=True) as tally:
