@@ -27,10 +27,11 @@ from tallystick.core.commands import (
     Succeeded,
 )
 from tallystick.core.definition import Limits, Node, Retry
+from tallystick.core.evolution import replay
 from tallystick.core.graph import Plan
 from tallystick.core.history import seal
 from tallystick.core.machine import Decision, admit, decide
-from tallystick.core.run import Run, replay
+from tallystick.core.run import Run
 from tallystick.core.status import TERMINAL, status
 from tallystick.core.values import encode
 from tests.core.world import (

@@ -18,6 +18,7 @@ from pathlib import Path
 from tests.effects.log import append
 from tests.flows.reference import FLOWS
 from tests.simulation import port
+from tests.simulation.plants import PLANTS
 
 PATIENCE_S = 20
 HUNG = 99
@@ -27,7 +28,7 @@ HUNG = 99
 async def watched(asked: argparse.Namespace) -> dict[str, str]:
     """Live; but if nothing comes of it, say where every task stands, and end."""
     life = asyncio.create_task(live(asked))
-    _, hung = await asyncio.wait([life], timeout=PATIENCE_S)
+    _, hung = await asyncio.wait([life], timeout=PATIENCE_S / 4 if asked.plant else PATIENCE_S)
     if hung:
         for task in asyncio.all_tasks():
             task.print_stack(file=sys.stderr)
@@ -67,8 +68,12 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=1)
     parser.add_argument("--acknowledged", type=Path, required=True)
     parser.add_argument("--answers", nargs="*", default=[], help="JSON, one for each doubt")
+    parser.add_argument("--plant", choices=PLANTS)
     parser.add_argument("--then", choices=("leave", "die"))
-    sys.stdout.write(json.dumps(asyncio.run(watched(parser.parse_args()))) + "\n")
+    asked = parser.parse_args()
+    if asked.plant:
+        PLANTS[asked.plant]()
+    sys.stdout.write(json.dumps(asyncio.run(watched(asked))) + "\n")
 
 
 if __name__ == "__main__":

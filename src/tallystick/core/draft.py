@@ -10,11 +10,12 @@ import hashlib
 
 import msgspec
 
+from tallystick.core.evolution import evolve
 from tallystick.core.facts import AnyFact, CountActivation, RunHeader
 from tallystick.core.history import payload_digest
 from tallystick.core.identity import ActivationKey, Authority, instance_text
 from tallystick.core.messages import AnyEvent, Intent, Payload, Recorded, Terms
-from tallystick.core.run import Activation, Run, evolve
+from tallystick.core.run import Activation, Run
 from tallystick.core.status import status
 
 DRAWN = 16

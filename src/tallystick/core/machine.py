@@ -48,16 +48,11 @@ from tallystick.core.messages import (
     TimeoutRequested,
 )
 from tallystick.core.progress import begin, conclude, stop_run
-from tallystick.core.recovery import Verdict, between
+from tallystick.core.recovery import DOUBT_REASONS, Verdict, between
+from tallystick.core.reports import report
 from tallystick.core.resolution import resolve
 from tallystick.core.run import Activation, Attempt, Run
-from tallystick.core.settlement import (
-    DOUBT_REASONS,
-    abandon,
-    doubt,
-    report,
-    settle_cancelled,
-)
+from tallystick.core.settlement import abandon, doubt, settle_cancelled
 from tallystick.errors import AuthorityLost, InvalidRequest, NotReady, TallyError
 
 _encode = msgspec.json.Encoder(order="sorted").encode

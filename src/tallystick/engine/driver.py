@@ -28,8 +28,8 @@ from tallystick.core.commands import (
     RequestTimeout,
     Unknown,
 )
-from tallystick.core.identity import ActivationKey
 from tallystick.core.draft import Start, Stop
+from tallystick.core.identity import ActivationKey
 from tallystick.engine.clock import Clock
 from tallystick.engine.held import Letter
 from tallystick.engine.timers import Timers

@@ -58,7 +58,7 @@ MEANING: Final[Mapping[str, str]] = MappingProxyType(
 POINTS: Final[tuple[str, ...]] = tuple(MEANING)
 
 
-class Injected(Exception):  # noqa: N818  it states what happened, on purpose
+class Injected(Exception):
     """Raised at a fault point whose action is `raise`."""
 
 

@@ -44,7 +44,7 @@ BACKOFF_MAX_MS: Final = 5_000
 _log: Final = logging.getLogger("tallystick.engine")
 
 
-class EngineFailed(Exception):  # noqa: N818  it says what happened
+class EngineFailed(Exception):
     """The engine must stop: `cause` says why. Nothing is written any more."""
 
     def __init__(self, cause: TallyError) -> None:
@@ -284,7 +284,11 @@ class Outcomes:
     async def _pause(self, error: TallyError) -> None:
         """Wait a little longer each time, up to a bound that is well below 30 s."""
         self._enter_trouble(error)
-        await self._clock.sleep(self._backoff_ms)
+        self._clock.release("store")
+        try:
+            await self._clock.sleep(self._backoff_ms)
+        finally:
+            self._clock.hold("store")
         self._backoff_ms = min(2 * self._backoff_ms, BACKOFF_MAX_MS)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -16,6 +17,7 @@ from tallystick.errors import InvalidRequest, MaintenanceRequired
 from tallystick.store.protocol import Store, StoredEvent, StoredRun
 
 TERMINAL: Final = frozenset({"succeeded", "failed", "cancelled"})
+_INDEX: Final = re.compile(r"[0-9]{1,18}\]")
 LOOK_BACK_FIRST: Final = 4
 """The end of a run is its last event, but for facts that came late: look back so far, then farther."""
 
@@ -175,9 +177,7 @@ async def end_of(store: Store, stored: StoredRun) -> Any:
     )
 
 
-async def history_of(
-    store: Store, run: str, *, after: int = 0
-) -> AsyncIterator[HistoryEvent]:
+async def history_of(store: Store, run: str, *, after: int = 0) -> AsyncIterator[HistoryEvent]:
     """A run's events in order, above this sequence."""
     async for event in store.events(run, after=after):
         yield _told(event)
@@ -203,7 +203,7 @@ def parse_step(text: str) -> ActivationKey:
     names, indices = [], []
     for part in text.split("."):
         name, bracket, rest = part.partition("[")
-        if not name or (bracket and not (rest.endswith("]") and rest[:-1].isdecimal())):
+        if not name or (bracket and not _INDEX.fullmatch(rest)):
             raise InvalidRequest(
                 f"{text!r} does not name a step",
                 code="step-unreadable",

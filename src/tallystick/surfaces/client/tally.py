@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Literal, Self
 
 from tallystick.core.commands import Resolve
 from tallystick.core.definition import Definition, Limits
@@ -24,6 +24,7 @@ from tallystick.engine.opening import Opened, World, open_engine, open_store, th
 from tallystick.engine.stopping import GRACE_MS
 from tallystick.errors import ForkedClient, InvalidRequest, NotReady
 from tallystick.store.protocol import RunFilter, Store
+from tallystick.surfaces.client.asked import number, text
 from tallystick.surfaces.client.handle import RunHandle
 from tallystick.surfaces.client.places import database_path, make_default_folder
 from tallystick.surfaces.client.runs import (
@@ -33,10 +34,12 @@ from tallystick.surfaces.client.runs import (
     info_of,
     parse_step,
 )
-from tallystick.surfaces.client.sources import Sources
+from tallystick.surfaces.client.sources import Sources, Validated, validate
 
 if TYPE_CHECKING:
     from tallystick.engine.engine import Engine
+    from tallystick.engine.keeper import Role
+    from tallystick.engine.watch import End
 
 DECISIONS: Final[tuple[Decision, ...]] = ("succeeded", "failed", "cancelled", "never_happened")
 BUILD: Final = "tallystick"
@@ -49,13 +52,13 @@ class Tally:
         self,
         path: Path,
         *,
-        engine: bool,
+        role: Role,
         setup: str | os.PathLike[str] | None,
         root: str | os.PathLike[str] | None,
         world: World | None,
     ) -> None:
         self.path = path
-        self._is_engine = engine
+        self._role = role
         self._setup = setup
         self._sources = Sources(None if root is None else Path(root))
         self._world = world
@@ -68,8 +71,8 @@ class Tally:
         self._pid = os.getpid()
         self._reader_lock = asyncio.Lock()
         make_default_folder(self.path)
-        if self._is_engine:
-            self._opened = await self._open_engine(dispatch=True)
+        if self._role != "client":
+            self._opened = await self._open_engine(self._role)
         return self
 
     async def __aexit__(
@@ -120,6 +123,8 @@ class Tally:
                 engine.desk, definition, None if root is None else Path(root)
             )
             admitted = await engine.desk.start(prepared, input, key=key, limits=limits)
+            if not admitted.created:
+                engine.keeper.adopt(admitted.run)
         return RunHandle(self, admitted.run, created=admitted.created)
 
     async def run(
@@ -144,7 +149,7 @@ class Tally:
 
     async def get(self, run: str) -> RunHandle:
         """The run of this id. Raises `NotFound`."""
-        await (await self.reading()).run(run)
+        await (await self.reading()).run(text("run", run))
         return RunHandle(self, run)
 
     async def list(
@@ -158,19 +163,24 @@ class Tally:
     ) -> list[RunInfo]:
         """A page of runs, newest first. All given conditions hold; None: any.
 
-        before  a page's last `number`: continue below it · limit: at most 1,000
+        before  a page's last `number`: continue below it · limit: 1 to 1,000; more is 1,000
         """
         statuses = (status,) if isinstance(status, str) else status
         which = RunFilter(
-            None if statuses is None else tuple(statuses), workflow, key, before, limit
+            None if statuses is None else tuple(text("status", word) for word in statuses),
+            None if workflow is None else text("workflow", workflow),
+            None if key is None else text("key", key),
+            None if before is None else number("before", before),
+            number("limit", limit, least=1),
         )
         listed = await (await self.reading()).runs(which)
         return [info_of(item.stored, item.number) for item in listed]
 
     async def history(self, run: str, after: int = 0) -> AsyncIterator[HistoryEvent]:
         """What is recorded of a run, in order, above sequence `after`. Raises `NotFound`."""
+        number("after", after)
         store = await self.reading()
-        await store.run(run)
+        await store.run(text("run", run))
         async for event in history_of(store, run, after=after):
             yield event
 
@@ -208,13 +218,14 @@ class Tally:
         body = _output(output) if outcome == "succeeded" else None
         if outcome != "succeeded" and output is not None:
             raise InvalidRequest("an output is given with `succeeded` only", code="output-unasked")
-        command = Resolve(parse_step(step), outcome, actor or _actor(), reason, body)
+        key = parse_step(text("step", step))
+        command = Resolve(key, outcome, actor or _actor(), reason, body)
         async with self._engine() as engine:
-            await engine.command(run, command)
+            await engine.command(text("run", run), command)
 
-    def validate(self, definition: str | os.PathLike[str]) -> Sequence[object]:
-        """Every problem of a definition file, sorted; empty: none. Imports and writes nothing."""
-        return self._sources.problems(definition)
+    def validate(self, definition: str | os.PathLike[str]) -> Validated:
+        """Everything that is wrong with a definition file. Imports and writes nothing."""
+        return validate(definition)
 
     async def until_idle(self) -> None:
         """Return once every run is over, in doubt or waiting for a person. Only an engine can.
@@ -244,6 +255,11 @@ class Tally:
         self._check()
         return None if self._opened is None else self._opened.engine.keeper.watchers.next(run)
 
+    def next_rest(self, run: str) -> asyncio.Future[End | None] | None:
+        """Done once the run has ended or stands still; None: only looking again tells."""
+        self._check()
+        return None if self._opened is None else self._opened.engine.keeper.watchers.rest(run)
+
     def moves(self, run: str) -> bool:
         """The engine of this process has it in memory, and it is neither over nor stuck."""
         if self._opened is None:
@@ -264,18 +280,18 @@ class Tally:
             self._opened.engine.check()
             yield self._opened.engine
             return
-        moment = await self._open_engine(dispatch=False)
+        moment = await self._open_engine("client")
         try:
             yield moment.engine
         finally:
             await moment.stop(0)
 
-    async def _open_engine(self, *, dispatch: bool) -> Opened:
+    async def _open_engine(self, role: Role) -> Opened:
         setup = None
         if self._setup is not None:
             setup = Path(self._setup).read_text(encoding="utf-8")
         return await open_engine(
-            self.path, build=BUILD, world=self._world, dispatch=dispatch, setup=setup
+            self.path, build=BUILD, world=self._world, role=role, setup=setup
         )
 
     def _check(self) -> None:
@@ -294,7 +310,7 @@ class Tally:
 def open_tally(
     database: str | os.PathLike[str] | None = None,
     *,
-    engine: bool = False,
+    engine: bool | Literal["own"] = False,
     setup: str | os.PathLike[str] | None = None,
     root: str | os.PathLike[str] | None = None,
     world: World | None = None,
@@ -303,8 +319,10 @@ def open_tally(
 
     Args:
         database: path or `sqlite:///` URL. None: `$TALLY_DATABASE_URL`, else `.tally/tally.db`.
-        engine: be the engine of the store: move its runs while it is open.
-        setup: SQL file that makes tables of your own, for transactional steps.
+        engine: be the engine of the store: move its runs while it is open. `"own"`: only those
+            that are started through this client.
+        setup: SQL file that makes tables of your own, for transactional steps. It is run at every
+            opening that writes, so it says `CREATE TABLE IF NOT EXISTS`.
         root: folder that tasks are imported from. None: the folder of each definition file.
         world: clock, chance and faults, in tests. None: those of this machine.
 
@@ -312,14 +330,17 @@ def open_tally(
         OwnerElsewhere: with `engine=True`, and another process is the engine; it is named.
         NotFound: the folder does not exist. UnsupportedSchema: not a store of this version.
     """
-    return Tally(database_path(database), engine=engine, setup=setup, root=root, world=world)
+    role: Role = "own" if engine == "own" else "engine" if engine else "client"
+    return Tally(database_path(database), role=role, setup=setup, root=root, world=world)
 
 
 def _output(value: Any) -> bytes:
     try:
         return encode(value)
     except ValueRefused as refused:
-        raise InvalidRequest(f"the output is not JSON: {refused}", code="output-not-json") from refused
+        raise InvalidRequest(
+            f"the output is not JSON: {refused}", code="output-not-json"
+        ) from refused
 
 
 def _actor() -> str:

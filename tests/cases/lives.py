@@ -1,0 +1,88 @@
+"""One life of an engine, in a process of its own.
+
+    python -m tests.cases.lives JSON
+
+starts a run of a definition for each input (by key, so that the next life finds it), says `ready`,
+waits until all of them rest, and prints how as JSON. It stops in order on SIGTERM, as `tally` does.
+"""
+
+import asyncio
+import json
+import os
+import resource
+import sys
+from pathlib import Path
+from typing import Any
+
+import tallystick as ts
+from tallystick.core.compiler import compile_source
+from tallystick.surfaces.cli.stopping import Stopping
+from tests.effects.log import append
+
+
+def peak_bytes() -> int:
+    """The most memory that this process ever had resident."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+async def rest(handle: ts.RunHandle) -> dict[str, Any]:
+    """Wait until a run ended or waits for a person; what is to be seen then."""
+    try:
+        await handle.result()
+    except (ts.RunFailed, ts.RunInDoubt):
+        pass
+    return seen(await handle.status())
+
+
+def seen(info: ts.RunInfo) -> dict[str, Any]:
+    """A run as JSON."""
+    return {
+        "run": info.id,
+        "status": info.status,
+        "output": info.output if len(repr(info.output)) < 1_000 else len(info.output),
+        "failure": info.failure,
+        "doubts": [
+            {"step": d.step, "reason": d.reason, "identity": d.identity, "attempt": d.attempt}
+            for d in info.doubts
+        ],
+    }
+
+
+async def live(asked: dict[str, Any], stopping: Stopping) -> dict[str, Any]:
+    """Open, start, wait, close."""
+    stopping.arm(asyncio.get_running_loop())
+    definition = compile_source(asked["source"].encode(), "case.yaml").definition
+    found: dict[str, Any] = {}
+    async with ts.open(asked["store"], engine=True, setup=asked.get("setup")) as tally:
+        handles = {}
+        for number, given in enumerate(asked["inputs"]):
+            key = f"{definition.workflow}-{asked.get('series', 0)}-{number}"
+            handles[key] = await tally.start(definition, input=given, key=key)
+            append(asked["acknowledged"], {"run": handles[key].id})
+        print("ready", flush=True)  # noqa: T201  it is waited for
+        rests = [asyncio.ensure_future(rest(handle)) for handle in handles.values()]
+        all_rest = asyncio.gather(*rests, return_exceptions=True)
+        stop = asyncio.ensure_future(stopping.requested.wait())
+        await asyncio.wait({all_rest, stop}, return_when=asyncio.FIRST_COMPLETED)
+        if all_rest.done():
+            found = dict(zip(handles, [it.result() for it in rests], strict=True))
+        stop.cancel()
+        await tally.close(grace=stopping.grace_ms / 1_000)
+        all_rest.cancel()
+        await asyncio.gather(all_rest, stop, return_exceptions=True)
+    return {"runs": found, "peak": peak_bytes()}
+
+
+def main() -> None:
+    """Live once."""
+    asked = json.loads(sys.argv[1])
+    stopping = Stopping(asked.get("grace_ms", 2_000))
+    told = asyncio.run(live(asked, stopping))
+    stopping.disarm()
+    print(json.dumps(told), flush=True)  # noqa: T201  it is what it is for
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).parents[2]))
+    assert os.environ.get("TALLY_TESTING")
+    main()
