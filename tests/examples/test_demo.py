@@ -15,12 +15,13 @@ from engine_process import look_up, process
 from faults import Fault
 from home import ORDERS_CSV, Home
 from judge import compare, gather
-from ledger import MAIL
+from ledger import MAIL, read_ledger
 from make_orders import read_orders
 from rules import Result
 from wire import LostError, get_async, post
 
 import tallystick as ts
+from tests.checker.judge import check
 from tests.examples.conftest import ORDERS, Serve
 
 MESSAGE = {"reference": "TS-10001", "to": "noor@example.com", "digest": "d", "text": "t"}
@@ -56,6 +57,15 @@ def processes_about(folder: Path) -> list[int]:
     return found
 
 
+def effects_of(home: Home) -> list[dict[str, object]]:
+    """Everything that the servers did, as the checker reads it."""
+    return [
+        {"identity": line["key"], "dispatch": int(line["attempt"].partition(".")[2])}
+        for ledger in (home.charges, home.messages)
+        for line in read_ledger(ledger)
+    ]
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(120)
 def test_a_small_demo_ends_with_every_order_exactly_once(tmp_path: Path):
@@ -69,8 +79,10 @@ def test_a_small_demo_ends_with_every_order_exactly_once(tmp_path: Path):
     assert rows["duplicates"] == rows["lost"] == ["0", "0"]
     assert rows["kills survived"] in (["0", str(kills)] for kills in (1, 2, 3))
     for one in ("undisturbed", "killed"):
-        found = compare(gather(Home(folder / one)))
+        home = Home(folder / one)
+        found = compare(gather(home))
         assert (found.good, found.orders, found.refused) == (True, 30, 1)
+        assert check(home.database, effects_of(home)) == []
     if Path("/proc").is_dir():
         assert processes_about(folder) == []
 
