@@ -153,10 +153,7 @@ def run_both(folder: Path, plan: Plan) -> bool:
     say("3. What the ledgers of the two servers say")
     say(table(calm, hard) + "\n")
     problems = problems_of(calm, hard, kills_min=plan.kills // 2)
-    for problem in problems[:PROBLEMS_SHOWN_MAX]:
-        say(problem)
-    left = len(problems) - PROBLEMS_SHOWN_MAX
-    say(f"and {left} more" if left > 0 else "" if problems else "Every order exactly once.")
+    say(verdict(problems))
     return not problems
 
 
@@ -350,6 +347,20 @@ def problems_of(calm: Pass, hard: Pass, *, kills_min: int) -> list[str]:
     if hard.kills < kills_min:
         problems.append(f"only {hard.kills} kills before all had ended, which shows little")
     return problems
+
+
+def verdict(problems: Sequence[str]) -> str:
+    """Return the last word, with the first problems if there are any."""
+    if not problems:
+        return "Every order exactly once."
+    more = len(problems) - PROBLEMS_SHOWN_MAX
+    return "\n".join(
+        [
+            f"Not as it must be, {len(problems)} findings:",
+            *problems[:PROBLEMS_SHOWN_MAX],
+            *([f"and {more} more"] if more > 0 else []),
+        ]
+    )
 
 
 def table(calm: Pass, hard: Pass) -> str:
