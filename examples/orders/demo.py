@@ -152,7 +152,7 @@ def run_both(folder: Path, plan: Plan) -> bool:
     say(f"   All orders have ended after {hard.seconds:.1f} s, in {hard.kills + 1} lives.\n")
     say("3. What the ledgers of the two servers say")
     say(table(calm, hard) + "\n")
-    problems = problems_of(calm, hard, kills_min=plan.kills // 2)
+    problems = problems_of(calm, hard, kills_min=plan.kills // 3)
     say(verdict(problems))
     return not problems
 
@@ -235,7 +235,7 @@ def count_answers(home: Home) -> tuple[int, int]:
 def plan_kills(lots: random.Random, effects: int, kills: int) -> list[Moment]:
     """Choose the moments by lot: most of them evenly in the work, a few right after a start."""
     at_start = math.ceil(kills / 5)
-    at = sorted(1 + int(lots.random() * effects * 0.95) for _ in range(kills - at_start))
+    at = sorted(1 + int(lots.random() * effects * 0.85) for _ in range(kills - at_start))
     moments = [Moment(effect, lots.random() * JITTER_SECONDS_MAX) for effect in at]
     for _ in range(at_start):
         place = int(lots.random() * (len(moments) + 1))
