@@ -89,7 +89,8 @@ async def fail_at_length(size: int, *, ctx: ts.TaskContext) -> None:
 
 
 @ts.task(effect="read_only")
-async def give(x: object = None) -> Any:
+async def give(x: object = None, *, ctx: ts.TaskContext) -> Any:
+    did(ctx)
     return x
 
 

@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.case("K1"), pytest.mark.slow]
 
 def by_step(effects) -> dict:
     found: dict = {}
-    for line in effects:
+    for line in (line for line in effects if "step" in line["body"]):
         found.setdefault(line["body"]["step"], []).append((line["identity"], line["dispatch"]))
     return found
 
