@@ -36,9 +36,7 @@ async def rest(handle: ts.RunHandle) -> dict[str, Any]:
 
 
 def shown(value: Any) -> Any:
-    """A value in which long texts are told by their length."""
-    if isinstance(value, dict):
-        return {key: shown(item) for key, item in value.items()}
+    """A long text by its length."""
     long = isinstance(value, str) and len(value) > SHOWN
     return {"length": len(value)} if long else value
 
