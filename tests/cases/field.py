@@ -4,6 +4,7 @@ import atexit
 import json
 import os
 import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -154,3 +155,13 @@ def _ask_nursery(order: dict[str, Any]) -> int:
     nursery.stdin.write(json.dumps(order) + "\n")
     nursery.stdin.flush()
     return int(nursery.stdout.readline())
+
+
+def memory_of(name: str, *given: Any) -> int:
+    """Bytes that a function of `lives` needs in a process of its own, at its peak."""
+    folder = Path(tempfile.mkdtemp())
+    order = {"life": {"only": name, "given": given}, "environment": {}, "folder": str(folder)}
+    assert _ask_nursery({"wait": _ask_nursery(order)}) == 0, (folder / "err").read_text("utf-8")
+    told = json.loads((folder / "out").read_text("utf-8"))
+    shutil.rmtree(folder)
+    return told["grown"]

@@ -12,6 +12,7 @@ from typing import Any
 
 import tallystick as ts
 from tallystick.core.compiler import compile_source
+from tallystick.core.diagnostics import SourceRefused
 from tallystick.surfaces.cli.stopping import Stopping
 from tests.effects.log import append
 
@@ -62,6 +63,7 @@ async def live(asked: dict[str, Any], stopping: Stopping) -> dict[str, Any]:
     definition = compile_source(asked["source"].encode(), "case.yaml").definition
     found: dict[str, Any] = {}
     async with ts.open(asked["store"], engine=True, setup=asked.get("setup")) as tally:
+        Path("/proc/self/clear_refs").write_text("5")  # the peak begins here. Source: proc(5)
         before = memory("VmRSS")
         handles = {}
         for number, given in enumerate(asked["inputs"]):
@@ -87,8 +89,28 @@ async def live(asked: dict[str, Any], stopping: Stopping) -> dict[str, Any]:
     return {"runs": found, "grown": memory("VmHWM") - before}
 
 
+def compile_and_refuse(source: str) -> None:
+    """Compile what is to be refused."""
+    try:
+        compile_source(source.encode(), "case.yaml")
+    except SourceRefused:
+        return
+    raise AssertionError("it was taken")
+
+
+def alone(name: str, given: list[Any]) -> int:
+    """How much memory one function needs, beyond what everything else does."""
+    Path("/proc/self/clear_refs").write_text("5")  # the peak begins here. Source: proc(5)
+    before = memory("VmRSS")
+    {"compile_and_refuse": compile_and_refuse}[name](*given)
+    return memory("VmHWM") - before
+
+
 def main(asked: dict[str, Any]) -> int:
     """Live once. Returns what to end with."""
+    if "only" in asked:
+        print(json.dumps({"grown": alone(asked["only"], asked["given"])}))  # noqa: T201  the same
+        return 0
     stopping = Stopping(asked.get("grace_ms", 2_000))
     told = asyncio.run(live(asked, stopping))
     stopping.disarm()
