@@ -46,8 +46,10 @@ if TYPE_CHECKING:
         RunHandle,
         RunInfo,
         Tally,
+        Validated,
         open,
         open_blocking,
+        validate,
     )
 
 _CLIENT = "tallystick.surfaces.client"
@@ -79,9 +81,11 @@ _HOMES = {
     "TallyError": _ERRORS,
     "TaskContext": "tallystick.executors.function.task",
     "UnsupportedSchema": _ERRORS,
+    "Validated": _CLIENT,
     "open": _CLIENT,
     "open_blocking": _CLIENT,
     "task": "tallystick.executors.function.task",
+    "validate": _CLIENT,
 }
 
 __all__ = [
@@ -111,9 +115,11 @@ __all__ = [
     "TallyError",
     "TaskContext",
     "UnsupportedSchema",
+    "Validated",
     "open",
     "open_blocking",
     "task",
+    "validate",
 ]
 
 

@@ -7,6 +7,7 @@ on is as it was. The rows refuse what the guards of a real store refuse.
 """
 
 import copy
+import hashlib
 import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -50,6 +51,7 @@ from tallystick.core.values import encode
 
 T0 = 1_700_000_000_000
 SLOTS = {"async": 1_000, "thread": 1_000, "transactional": 1_000}
+EFFECTS = ("read_only", "idempotent", "transactional", "mutating")
 MODES = {"transactional": "transactional"}
 Event = tuple[int, int, bytes, bytes, Payload | None]
 
@@ -408,7 +410,7 @@ class World:
         self._commit(decision, head=Run.new(run, self.plan.bind(bindings), limits).head, sequence=0)
 
     def _seed(self) -> bytes:
-        return b"seed" * 7 + self.transition.to_bytes(4, "big")
+        return hashlib.sha256(b"seed %d" % self.transition).digest()
 
     @property
     def status(self) -> Status:

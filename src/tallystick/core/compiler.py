@@ -19,6 +19,7 @@ from msgspec import UNSET
 
 from tallystick.core.definition import (
     LANGUAGE_VERSION,
+    NODES_MAX,
     Definition,
     Description,
     Limits,
@@ -156,9 +157,13 @@ def _steps(
     if not isinstance(entry.node, Sequence):
         reading.tell("wrong-type", entry.place, ("steps",), "`steps` is a list of steps")
         return (), {}
+    items = entry.node.items
+    if len(items) > NODES_MAX:
+        message = f"{len(items):,} steps; a workflow has at most {NODES_MAX:,}"
+        reading.tell("too-many-steps", entry.place, ("steps",), message, "split the workflow")
     nodes: list[Node] = []
     titles: dict[str, str] = {}
-    for at, item in enumerate(entry.node.items):
+    for at, item in enumerate(items[:NODES_MAX]):
         before = nodes[-1].id if nodes else None
         node, title = read_step(reading, item, at, before, defaults)
         nodes.append(node)
@@ -203,7 +208,7 @@ def _place(problems: Problems, source: Mapping, findings: Iterable[Finding]) -> 
     """Add findings with their places; one about a default once, however many steps have it."""
     told: set[tuple[str, Place, str]] = set()
     for finding in findings:
-        place, related = _locate(source, finding.path)
+        place, related = _locate(source, finding)
         if finding.first is not None:
             related = (*related, Related(place_at(source, finding.first), "first written here"))
         key = (finding.code, place, finding.message)
@@ -214,19 +219,21 @@ def _place(problems: Problems, source: Mapping, findings: Iterable[Finding]) -> 
             )
 
 
-def _locate(source: Mapping, path: Path) -> tuple[Place, tuple[Related, ...]]:
-    if not path:
-        return NOWHERE, ()
+def _locate(source: Mapping, finding: Finding) -> tuple[Place, tuple[Related, ...]]:
+    path = finding.path
     default = _default(source, path)
     if default is None:
-        return place_at(source, path), ()
-    step = place_at(source, path[:2])
-    return place_at(source, default), (Related(step, "a step that this is a default of"),)
+        return (place_at(source, path) if path else NOWHERE), ()
+    general, effect = place_at(source, default), (*path[:2], "effect")
+    if finding.code == "retry-repeats-effect" and _is_there(source, effect):
+        # The default is fine for others: this step has an effect that it does not go with.
+        return place_at(source, effect), (Related(general, "the default that it does not fit"),)
+    return general, (Related(place_at(source, path[:2]), "a step that has this default"),)
 
 
 def _default(source: Mapping, path: Path) -> Path | None:
     """Return the path within `defaults` of what a step does not say itself; None where it does."""
-    if path[0] != "steps" or len(path) < 3 or path[2] not in DEFAULTS:
+    if len(path) < 3 or path[0] != "steps" or path[2] not in DEFAULTS:
         return None
     below = path[2:4] if path[2] == "retry" else path[2:3]
     default: Path = ("defaults", *path[2:])

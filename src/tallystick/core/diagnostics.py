@@ -13,7 +13,7 @@ from operator import attrgetter
 from types import MappingProxyType
 from typing import Final
 
-from tallystick.core.pointer import Path
+from tallystick.core.pointer import Path, render
 
 SHOWN_MAX: Final = 128
 KEPT_MAX: Final = 4_096
@@ -142,6 +142,11 @@ class Finding:
     message: str
     remedy: str | None = None
     first: Path | None = None
+
+    def __str__(self) -> str:
+        """Write `$.path: message (code)`, the remedy after a dash."""
+        remedy = f" — {self.remedy}" if self.remedy else ""
+        return f"{render(self.path)}: {self.message}{remedy} ({self.code})"
 
 
 _ORDER = attrgetter("file", "line", "column", "code", "message")

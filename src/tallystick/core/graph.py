@@ -230,8 +230,8 @@ def retry_refusal(effect: Effect, retry: Retry) -> tuple[str, str] | None:
     if not wrong:
         return None
     allowed = ", ".join(sorted(RETRIED_BY_CLASS[effect]))
+    step = f"{'an' if effect == 'idempotent' else 'a'} `{effect}` step"
     return (
-        f"a `{effect}` step cannot be retried on {', '.join(wrong)}: it might do twice what it "
-        "did once",
+        f"{step} cannot be retried on {', '.join(wrong)}: it might do twice what it did once",
         f"retry it on {allowed}, or declare the effect that is true",
     )

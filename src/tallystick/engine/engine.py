@@ -19,7 +19,7 @@ from tallystick.core.run import Run
 from tallystick.engine.admission import TOKEN_BYTES, Desk, Resolve
 from tallystick.engine.driver import Driver
 from tallystick.engine.held import Birth, Flight, Held, Letter, answer
-from tallystick.engine.keeper import Keeper
+from tallystick.engine.keeper import Keeper, Role
 from tallystick.engine.outcomes import EngineFailed, Outcomes
 from tallystick.engine.recovery import Recovery
 from tallystick.engine.residence import RESIDENT_MAX
@@ -36,8 +36,8 @@ _log: Final = logging.getLogger("tallystick.engine")
 class Engine:
     """See the module's text. Made by `opening.open_engine`, stopped by `stopping.stop`.
 
-    dispatch  False: it applies single commands and hands nothing over
-    audit     compares copies with the store after every batch, in tests; None: does not
+    role   which runs it moves, if any; see `keeper.Role`
+    audit  compares copies with the store after every batch, in tests; None: does not
     """
 
     def __init__(
@@ -47,12 +47,12 @@ class Engine:
         executors: Callable[[ReportTo], Iterable[Executor]],
         resolve: Resolve,
         fatal: Callable[[StoreUnavailable], bool],
-        dispatch: bool = True,
+        role: Role = "engine",
         resident_max: int = RESIDENT_MAX,
         audit: Callable[[Engine, Iterable[Held]], Awaitable[None]] | None = None,
     ) -> None:
         self.scene = scene
-        self.dispatch = dispatch
+        self.role = role
         self.failure: TallyError | None = None
         self._phase: Literal["new", "running", "stopping", "stopped"] = "new"
         self._audit = audit
@@ -70,12 +70,18 @@ class Engine:
             self.driver,
             self.turns,
             self.recovery,
-            dispatch=dispatch,
+            role=role,
             resident_max=resident_max,
         )
         self.committer = self.keeper.committer
         self.outcomes = Outcomes(scene, self.keeper, fatal=fatal, waiting=self.committer.waiting)
-        self.desk = Desk(scene, resolve=resolve, authority=self._first_authority, born=self._born)
+        self.desk = Desk(
+            scene,
+            resolve=resolve,
+            authority=self._first_authority,
+            check=self.check,
+            born=self._born,
+        )
 
     @property
     def state(self) -> State:
@@ -167,7 +173,7 @@ class Engine:
 
     def _first_authority(self) -> Authority | None:
         """A run that this engine admits is its own; one that is only written down is nobody's."""
-        if not self.dispatch:
+        if self.role == "client":
             return None
         return Authority(1, self.scene.entropy.bytes(TOKEN_BYTES), self.scene.instance)
 
@@ -191,9 +197,14 @@ class Engine:
             self._fail(failed.cause)
         except TallyError as error:
             self._fail(error)
+        except asyncio.CancelledError:
+            raise
         except Exception as error:
             _log.exception("the engine failed")
             self._fail(_unexpected(error))
+        except BaseException as error:  # an interrupt that hit the loop just here
+            self._fail(_unexpected(error))
+            raise
 
     def _fail(self, error: TallyError) -> None:
         """Nothing is written any more: stop what runs here, and tell everybody why."""
@@ -217,7 +228,7 @@ def stopped() -> NotReady:
     return NotReady("the engine is not running", code="engine-stopped", check="engine")
 
 
-def _unexpected(error: Exception) -> MaintenanceRequired:
+def _unexpected(error: BaseException) -> MaintenanceRequired:
     return MaintenanceRequired(
         f"the engine failed unexpectedly: {type(error).__name__}: {error}",
         code="engine-failed",

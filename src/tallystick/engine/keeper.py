@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import Final
+from typing import Final, Literal, TypeAlias
 
-from tallystick.core.messages import BarrierDropped
+from tallystick.core.messages import BarrierDropped, RunEnded
 from tallystick.core.run import Run, at_attempts_cap
 from tallystick.core.status import status
 from tallystick.engine.commit import Committer
@@ -23,9 +23,14 @@ from tallystick.engine.residence import RESIDENT_MAX, Residence
 from tallystick.engine.scene import Scene
 from tallystick.engine.timers import Timers
 from tallystick.engine.turns import Turns
-from tallystick.engine.watch import Watchers
+from tallystick.engine.watch import End, Watchers
 from tallystick.errors import AuthorityLost, MaintenanceRequired, StoreUnavailable, TallyError
 from tallystick.store.protocol import Expected
+
+Role: TypeAlias = Literal["client", "own", "engine"]
+"""`engine` moves every run of the store, `own` only those that are started or adopted through it.
+A `client` applies single commands: it hands nothing over, reconciles nothing, and fires no timer.
+"""
 
 READ_AGAIN_MS: Final = 1_000
 """A run that could not be read is tried again after this."""
@@ -36,7 +41,7 @@ _log: Final = logging.getLogger("tallystick.engine")
 class Keeper:
     """The runs in the hands of one engine, and what each of them waits for.
 
-    dispatch  False: nothing is handed over, nothing is reconciled, and no timer fires
+    role     what it does with them; see `Role`
     idle      set while no run moves by itself
     trouble   why the store cannot be written now, or None
     """
@@ -48,14 +53,15 @@ class Keeper:
         turns: Turns,
         recovery: Recovery,
         *,
-        dispatch: bool,
+        role: Role,
         resident_max: int = RESIDENT_MAX,
     ) -> None:
         self._scene = scene
         self._driver = driver
         self._turns = turns
         self._recovery = recovery
-        self._dispatch = dispatch
+        self._role = role
+        self._dispatch = role != "client"
         self.plans = Plans(scene.store)
         self.watchers = Watchers()
         self.timers: Timers[str] = Timers(scene.clock, scene.clock.now, self._due)
@@ -72,11 +78,11 @@ class Keeper:
         self.idle = asyncio.Event()
         self._restless: set[str] = set()
         self.touched: dict[str, Held] = {}
-        turns.closed = not dispatch
+        turns.closed = not self._dispatch
 
     async def survey(self) -> None:
         """Look through the unfinished runs and begin to take those for which something is to do."""
-        if self._dispatch:
+        if self._role == "engine":
             await self._recovery.survey(self.timers.set, self._restless.add)
             self._feed()
         self._look_idle()
@@ -89,6 +95,12 @@ class Keeper:
             self.committer.look()
         else:
             self.committer.post(held, letter)
+
+    def adopt(self, run: str) -> None:
+        """Move this run, whoever owned it, on evidence. An `engine` has all runs in hand already."""
+        if self._role == "own" and run not in self._restless:
+            self._stir(run)
+            self.residence.summon(run)
 
     def enter(self, held: Held) -> None:
         """A run that is about to be born."""
@@ -109,6 +121,8 @@ class Keeper:
         self.watchers.changed(held.id)
         self.touched[held.id] = held
         run = decision.run
+        if run.ended is not None:
+            self.watchers.rested(held.id, _end_of(flight))
         if run.authority is None or run.authority.engine != self._scene.instance:
             self._let_go(held)
             return
@@ -276,11 +290,20 @@ class Keeper:
 
     def _calm(self, run: str) -> None:
         self._restless.discard(run)
+        self.watchers.rested(run, None)
         self._look_idle()
 
     def _look_idle(self) -> None:
         if not self._restless:
             self.idle.set()
+
+
+def _end_of(flight: Flight) -> End | None:
+    """The end that this very transition brought; None: it came earlier, the store has it."""
+    for recorded in reversed(flight.decision.events):
+        if type(recorded.event) is RunEnded:
+            return End(recorded.event.status, recorded.payload.body if recorded.payload else None)
+    return None
 
 
 def _wants_a_slot(run: Run, due: int | None, now: int) -> bool:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
-from collections.abc import Callable, Iterable, Mapping
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Final
 
@@ -15,10 +18,11 @@ from tallystick.engine.clock import Clock, Entropy, SystemClock
 from tallystick.engine.engine import Engine
 from tallystick.engine.faults import Faults, faults_from, hook
 from tallystick.engine.instance import Instance, enter
+from tallystick.engine.keeper import Role
 from tallystick.engine.residence import RESIDENT_MAX
 from tallystick.engine.scene import Scene
 from tallystick.engine.stopping import GRACE_MS, stop
-from tallystick.errors import StoreUnavailable
+from tallystick.errors import InvalidRequest, StoreUnavailable
 from tallystick.executors.contract import Executor, ReportTo
 from tallystick.executors.function.executor import FunctionExecutor
 from tallystick.executors.function.resolve import resolve
@@ -60,11 +64,22 @@ class Opened:
         self.engine = engine
         self.instance = instance
         self.store = store
+        self._end: asyncio.Task[None] | None = None
 
     async def stop(self, grace_ms: int = GRACE_MS) -> None:
-        """Stop the engine in order and close its store. A second call waits for the first."""
-        await stop(self.engine, self.instance, grace_ms)
-        await self.store.close()
+        """Stop the engine in order and close its store. A second call waits for the first.
+
+        It is carried out even if whoever asked for it is cancelled meanwhile.
+        """
+        if self._end is None:
+            self._end = asyncio.create_task(self._stop(grace_ms), name="tally-stop")
+        await asyncio.shield(self._end)
+
+    async def _stop(self, grace_ms: int) -> None:
+        try:
+            await stop(self.engine, self.instance, grace_ms)
+        finally:
+            await self.store.close()
 
 
 async def open_store(
@@ -87,7 +102,7 @@ async def open_engine(
     build: str,
     world: World | None = None,
     create: bool = True,
-    dispatch: bool = True,
+    role: Role = "engine",
     setup: str | None = None,
     executors: ExecutorsOf | None = None,
     resident_max: int = RESIDENT_MAX,
@@ -95,8 +110,8 @@ async def open_engine(
     """Open a store as its engine, and begin to move its runs.
 
     build     which version of the package this is, for the record
-    dispatch  False: single commands are applied, and nothing is handed over
-    setup     SQL script for tables of the user's own, run now if it has not been; None: none
+    role      which runs it moves, if any; see `keeper.Role`
+    setup     SQL script for tables of the user's own, run at every opening: it says IF NOT EXISTS
     executors made with where they report to; None: the function executor
 
     Raises `OwnerElsewhere` naming the process that is the engine now, and what `open_store` raises.
@@ -104,7 +119,7 @@ async def open_engine(
     here = world or this_world()
     store = await open_store(path, here, create=create)
     try:
-        return await _begin(store, path, here, build, dispatch, setup, executors, resident_max)
+        return await _begin(store, path, here, build, role, setup, executors, resident_max)
     except BaseException:
         await store.close()
         raise
@@ -115,7 +130,7 @@ async def _begin(
     path: Path,
     world: World,
     build: str,
-    dispatch: bool,
+    role: Role,
     setup: str | None,
     executors: ExecutorsOf | None,
     resident_max: int,
@@ -138,10 +153,10 @@ async def _begin(
         )
         engine = Engine(
             scene,
-            executors=executors or (lambda report: (_functions(report, world),)),
+            executors=executors or (lambda report: (_functions(report, world, store),)),
             resolve=resolve,
             fatal=is_fatal,
-            dispatch=dispatch,
+            role=role,
             resident_max=resident_max,
             audit=audit if world.faults is not None else None,
         )
@@ -163,5 +178,16 @@ def is_fatal(error: StoreUnavailable) -> bool:
     )
 
 
-def _functions(report: ReportTo, world: World) -> FunctionExecutor:
-    return FunctionExecutor(report, now=world.clock.now)
+def _functions(report: ReportTo, world: World, store: SqliteStore) -> FunctionExecutor:
+    loop, home = asyncio.get_running_loop(), threading.get_ident()
+
+    def read(sql: str, params: Sequence[object]) -> Sequence[tuple[object, ...]]:
+        if threading.get_ident() == home:
+            raise InvalidRequest(
+                "ctx.read would block the engine's loop in an async function",
+                code="read-in-loop",
+                next_step="make the step an ordinary function, which runs in a thread",
+            )
+        return asyncio.run_coroutine_threadsafe(store.query(sql, params), loop).result()
+
+    return FunctionExecutor(report, now=world.clock.now, snapshot=lambda: nullcontext(read))

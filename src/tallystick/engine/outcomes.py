@@ -284,7 +284,11 @@ class Outcomes:
     async def _pause(self, error: TallyError) -> None:
         """Wait a little longer each time, up to a bound that is well below 30 s."""
         self._enter_trouble(error)
-        await self._clock.sleep(self._backoff_ms)
+        self._clock.release("store")
+        try:
+            await self._clock.sleep(self._backoff_ms)
+        finally:
+            self._clock.hold("store")
         self._backoff_ms = min(2 * self._backoff_ms, BACKOFF_MAX_MS)
 
 

@@ -37,13 +37,10 @@ _log: Final = logging.getLogger("tallystick.engine")
 
 
 async def stop(engine: Engine, instance: Instance, grace_ms: int = GRACE_MS) -> None:
-    """Stop an engine in order. A second call waits for the first.
+    """Stop an engine in order. Called once; `opening.Opened.stop` sees to that.
 
     Never raises for a store that cannot be written: the next engine then finds out what happened.
     """
-    if engine.state in ("stopping", "stopped"):
-        await engine.over.wait()
-        return
     failed = engine.failure is not None
     engine.begin_stop()
     engine.scene.fault("stop.begun")

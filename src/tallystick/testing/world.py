@@ -54,8 +54,11 @@ class VirtualClock:
     def call_in(self, delay_ms: int, call: Callable[[], None]) -> _Call:
         self._count += 1
         wait = _Call(call)
-        heappush(self._heap, (self._monotonic + max(0, delay_ms), self._count, wait))
-        self._look()
+        if delay_ms <= 0:
+            asyncio.get_running_loop().call_soon(wait.make)
+        else:
+            heappush(self._heap, (self._monotonic + delay_ms, self._count, wait))
+            self._look()
         return wait
 
     async def sleep(self, delay_ms: int) -> None:

@@ -1,17 +1,15 @@
 """The Python client: open a store, start runs, wait for them, decide doubts.
 
-places   which database is meant
-sources  from a file, text or `Definition` to something that can be started
-runs     what a run looks like from outside, and how it is read
-handle   one run: its status, events and result
-tally    the verbs
-blocking the same verbs for scripts and notebooks, without `await`
+`tally` has the verbs and `handle` what can be asked of one run; `blocking` is both of them for scripts
+and notebooks, without `await`. `places` knows which database is meant, `sources` comes from a file or
+a `Definition` to something that can be started, `runs` is what a run looks like from outside.
 """
 
 from tallystick.surfaces.client.blocking import BlockingRun, BlockingTally, open_blocking
 from tallystick.surfaces.client.handle import RunHandle
 from tallystick.surfaces.client.places import database_path
 from tallystick.surfaces.client.runs import Doubt, HistoryEvent, RunInfo
+from tallystick.surfaces.client.sources import Validated, validate
 from tallystick.surfaces.client.tally import Tally
 from tallystick.surfaces.client.tally import open_tally as open
 
@@ -23,7 +21,9 @@ __all__ = [
     "RunHandle",
     "RunInfo",
     "Tally",
+    "Validated",
     "database_path",
     "open",
     "open_blocking",
+    "validate",
 ]

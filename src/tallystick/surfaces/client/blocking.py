@@ -14,7 +14,7 @@ import os
 import threading
 from collections.abc import Coroutine, Iterator, Sequence
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Literal, Self, TypeVar
 
 from tallystick.core.definition import Definition, Limits
 from tallystick.core.messages import Decision
@@ -176,7 +176,7 @@ class BlockingTally:
 def open_blocking(
     database: str | os.PathLike[str] | None = None,
     *,
-    engine: bool = False,
+    engine: bool | Literal["own"] = False,
     setup: str | os.PathLike[str] | None = None,
     root: str | os.PathLike[str] | None = None,
 ) -> BlockingTally:

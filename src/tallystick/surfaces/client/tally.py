@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Literal, Self
 
 from tallystick.core.commands import Resolve
 from tallystick.core.definition import Definition, Limits
@@ -34,10 +34,12 @@ from tallystick.surfaces.client.runs import (
     info_of,
     parse_step,
 )
-from tallystick.surfaces.client.sources import Sources
+from tallystick.surfaces.client.sources import Sources, Validated, validate
 
 if TYPE_CHECKING:
     from tallystick.engine.engine import Engine
+    from tallystick.engine.keeper import Role
+    from tallystick.engine.watch import End
 
 DECISIONS: Final[tuple[Decision, ...]] = ("succeeded", "failed", "cancelled", "never_happened")
 BUILD: Final = "tallystick"
@@ -50,13 +52,13 @@ class Tally:
         self,
         path: Path,
         *,
-        engine: bool,
+        role: Role,
         setup: str | os.PathLike[str] | None,
         root: str | os.PathLike[str] | None,
         world: World | None,
     ) -> None:
         self.path = path
-        self._is_engine = engine
+        self._role = role
         self._setup = setup
         self._sources = Sources(None if root is None else Path(root))
         self._world = world
@@ -69,8 +71,8 @@ class Tally:
         self._pid = os.getpid()
         self._reader_lock = asyncio.Lock()
         make_default_folder(self.path)
-        if self._is_engine:
-            self._opened = await self._open_engine(dispatch=True)
+        if self._role != "client":
+            self._opened = await self._open_engine(self._role)
         return self
 
     async def __aexit__(
@@ -121,6 +123,8 @@ class Tally:
                 engine.desk, definition, None if root is None else Path(root)
             )
             admitted = await engine.desk.start(prepared, input, key=key, limits=limits)
+            if not admitted.created:
+                engine.keeper.adopt(admitted.run)
         return RunHandle(self, admitted.run, created=admitted.created)
 
     async def run(
@@ -219,9 +223,9 @@ class Tally:
         async with self._engine() as engine:
             await engine.command(text("run", run), command)
 
-    def validate(self, definition: str | os.PathLike[str]) -> Sequence[object]:
-        """Every problem of a definition file, sorted; empty: none. Imports and writes nothing."""
-        return self._sources.problems(definition)
+    def validate(self, definition: str | os.PathLike[str]) -> Validated:
+        """Everything that is wrong with a definition file. Imports and writes nothing."""
+        return validate(definition)
 
     async def until_idle(self) -> None:
         """Return once every run is over, in doubt or waiting for a person. Only an engine can.
@@ -251,6 +255,11 @@ class Tally:
         self._check()
         return None if self._opened is None else self._opened.engine.keeper.watchers.next(run)
 
+    def next_rest(self, run: str) -> asyncio.Future[End | None] | None:
+        """Done once the run has ended or stands still; None: only looking again tells."""
+        self._check()
+        return None if self._opened is None else self._opened.engine.keeper.watchers.rest(run)
+
     def moves(self, run: str) -> bool:
         """The engine of this process has it in memory, and it is neither over nor stuck."""
         if self._opened is None:
@@ -271,18 +280,18 @@ class Tally:
             self._opened.engine.check()
             yield self._opened.engine
             return
-        moment = await self._open_engine(dispatch=False)
+        moment = await self._open_engine("client")
         try:
             yield moment.engine
         finally:
             await moment.stop(0)
 
-    async def _open_engine(self, *, dispatch: bool) -> Opened:
+    async def _open_engine(self, role: Role) -> Opened:
         setup = None
         if self._setup is not None:
             setup = Path(self._setup).read_text(encoding="utf-8")
         return await open_engine(
-            self.path, build=BUILD, world=self._world, dispatch=dispatch, setup=setup
+            self.path, build=BUILD, world=self._world, role=role, setup=setup
         )
 
     def _check(self) -> None:
@@ -301,7 +310,7 @@ class Tally:
 def open_tally(
     database: str | os.PathLike[str] | None = None,
     *,
-    engine: bool = False,
+    engine: bool | Literal["own"] = False,
     setup: str | os.PathLike[str] | None = None,
     root: str | os.PathLike[str] | None = None,
     world: World | None = None,
@@ -310,8 +319,10 @@ def open_tally(
 
     Args:
         database: path or `sqlite:///` URL. None: `$TALLY_DATABASE_URL`, else `.tally/tally.db`.
-        engine: be the engine of the store: move its runs while it is open.
-        setup: SQL file that makes tables of your own, for transactional steps.
+        engine: be the engine of the store: move its runs while it is open. `"own"`: only those
+            that are started through this client.
+        setup: SQL file that makes tables of your own, for transactional steps. It is run at every
+            opening that writes, so it says `CREATE TABLE IF NOT EXISTS`.
         root: folder that tasks are imported from. None: the folder of each definition file.
         world: clock, chance and faults, in tests. None: those of this machine.
 
@@ -319,7 +330,8 @@ def open_tally(
         OwnerElsewhere: with `engine=True`, and another process is the engine; it is named.
         NotFound: the folder does not exist. UnsupportedSchema: not a store of this version.
     """
-    return Tally(database_path(database), engine=engine, setup=setup, root=root, world=world)
+    role: Role = "own" if engine == "own" else "engine" if engine else "client"
+    return Tally(database_path(database), role=role, setup=setup, root=root, world=world)
 
 
 def _output(value: Any) -> bytes:
