@@ -72,4 +72,4 @@ def compile_yaml(path: Path) -> None:
     """Read and compile a definition file."""
     from tallystick.core.compiler import compile_source
 
-    compile_source(path.read_bytes(), name=str(path))
+    compile_source(path.read_bytes(), str(path))

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import cProfile
 import json
 import os
+import pstats
+import sys
 import time
 from itertools import pairwise
 from pathlib import Path
-from statistics import median
+from statistics import quantiles
 
 from bench import adapter
 
-WINDOW = 50  # steps on each side of the one whose cost is asked for
+WINDOW = 200  # steps near the one whose cost is asked for
 
 
 async def sequential(path: Path, steps: int) -> dict[str, float]:
@@ -30,11 +33,16 @@ async def sequential(path: Path, steps: int) -> dict[str, float]:
         "ms": 1e3 * sum(took) / len(took),
         "cpu_us": 1e6 * cpu / steps,
         "steps": steps,
-        "end_ms": 1e3 * median(took[-2 * WINDOW :]),
     }
-    if steps > 4 * WINDOW:
-        found["begin_ms"] = 1e3 * median(took[100 - WINDOW : 100 + WINDOW])
+    if steps > 2 * WINDOW:
+        found["begin_ms"] = 1e3 * _undisturbed(took[100 : 100 + WINDOW])
+        found["end_ms"] = 1e3 * _undisturbed(took[-WINDOW:])
     return found
+
+
+def _undisturbed(took: list[float]) -> float:
+    """The lower quartile: the two ends of a run are measured minutes apart, on a shared machine."""
+    return quantiles(took, n=4)[0]
 
 
 async def throughput(path: Path, runs: int, steps: int, in_flight: int) -> dict[str, float]:
@@ -97,9 +105,17 @@ def main() -> None:
     parser.add_argument("what", choices=kinds)
     parser.add_argument("path", type=Path)
     parser.add_argument("numbers", type=int, nargs="*")
+    parser.add_argument("--profile", action="store_true", help="of the loop's thread, to stderr")
     asked = parser.parse_args()
+    profile = cProfile.Profile()
+    if asked.profile:
+        profile.enable()
     found = globals()[asked.what](asked.path, *asked.numbers)
-    print(json.dumps(asyncio.run(found) if asyncio.iscoroutine(found) else found))
+    found = asyncio.run(found) if asyncio.iscoroutine(found) else found
+    if asked.profile:
+        profile.disable()
+        pstats.Stats(profile, stream=sys.stderr).sort_stats("tottime").print_stats(40)
+    print(json.dumps(found))
 
 
 if __name__ == "__main__":

@@ -58,8 +58,9 @@ ACTIVATION = (
     "INSERT INTO tally_activation (run_no, node, instance, ready_sequence) VALUES (?, ?, '', ?)"
 )
 ATTEMPT = (
-    "INSERT INTO tally_attempt (run_no, node, instance, attempt, identity, intent, terms, place,"
-    " receipt) VALUES (?, ?, '', 1, ?, ?, ?, 'engine', '{\"kind\":\"engine\"}')"
+    "INSERT INTO tally_attempt (run_no, node, instance, attempt, identity, terms, input,"
+    " prepared_at, place, receipt)"
+    " VALUES (?, ?, '', 1, ?, ?, ?, ?, 'engine', '{\"kind\":\"engine\"}')"
 )
 EVENT = (
     "INSERT INTO tally_event (position, run_no, sequence, transition_id, envelope, hash)"
@@ -82,11 +83,7 @@ class Floor:
             "SELECT name FROM sqlite_master WHERE type = 'trigger'"
         ).fetchall():
             self.db.execute(f'DROP TRIGGER "{name}"')
-        self.cites_bindings = "tally_bindings" in {
-            name for (name,) in self.db.execute("SELECT name FROM sqlite_master")
-        }
-        if self.cites_bindings:
-            self.db.execute("INSERT INTO tally_bindings VALUES (?, '{}')", (BINDINGS,))
+        self.db.execute("INSERT INTO tally_bindings VALUES (?, '{}')", (BINDINGS,))
         self.db.execute("INSERT INTO tally_terms VALUES (?, '{}')", (TERMS,))
         self.db.execute("INSERT INTO tally_definition VALUES (?, '{}', '{}')", (DEFINITION,))
         self.position = self.transition = self.runs = 0
@@ -128,8 +125,7 @@ class Run:
         )
         self.say(f'{{"at":{self.at},"engine":"engine","generation":1,"kind":"RunClaimed"}}')
         self.prepare()
-        bindings = BINDINGS if self.floor.cites_bindings else "{}"
-        fixed = (self.number, self.name, DEFINITION, DEFINITION, bindings, self.at, TOKEN)
+        fixed = (self.number, self.name, DEFINITION, DEFINITION, BINDINGS, self.at, TOKEN)
         self.floor.rows[RUN].append((*fixed, self.sequence, self.head))
 
     def advance(self) -> None:
@@ -181,7 +177,8 @@ class Run:
         )
         identity = sha256(f"tcj1:dispatch\n{self.name}{node}1".encode()).digest()
         rows[ACTIVATION].append((self.number, node, ready))
-        rows[ATTEMPT].append((self.number, node, identity, intent, TERMS))
+        parts = (TERMS, bytes.fromhex(cited), self.at)
+        rows[ATTEMPT].append((self.number, node, identity, *parts))
 
     def say(self, envelope: str, body: str | None = None) -> str:
         """Seal an event into the chain, with its payload where the envelope has a `%s` for it."""

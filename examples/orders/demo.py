@@ -1,4 +1,4 @@
-"""The demo: 300 orders, twice, and what the servers' ledgers say about it.
+"""The demo: 300 orders, twice, and what the servers' ledgers say about them.
 
 First undisturbed. Then in a new folder with servers that answer late, hang, or hang up after
 doing the work, while the engine's process is killed (`kill -9`) again and again. In the end the
@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import math
 import os
 import random
 import secrets
@@ -29,7 +30,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Final
 
-from home import HERE, INVOICES, MAIL_URL, PAYMENT_URL, Home
+from home import HERE, INVOICES, MAIL_URL, ORDERS_CSV, PAYMENT_URL, Home
 from judge import Comparison, amounts, compare, gather
 from wire import get
 
@@ -37,10 +38,9 @@ FAULTS: Final = {
     "payment": "late=6,stall=2,hang=2,drop=8,error=4,busy=5",
     "mail": "late=6,stall=2,hang=2,drop=6,error=3,busy=5",
 }
-KILLS_IN_WORK: Final = 10
-KILLS_AT_START: Final = 3
-KILLS_MIN: Final = 5
-START_KILL_SECONDS: Final = (0.2, 1.0)
+ORDERS: Final = 300
+KILLS: Final = 13
+START_KILL_SECONDS: Final = (0.2, 1.6)
 LIFE_SECONDS_MIN: Final = 0.2
 NEW_EFFECTS_MIN: Final = 5
 JITTER_SECONDS_MAX: Final = 0.02
@@ -51,8 +51,29 @@ LOG_TAIL_LINES: Final = 20
 PROBLEMS_SHOWN_MAX: Final = 20
 
 
+INTRODUCTION: Final = """\
+{orders} orders become {orders} runs of order.yaml: check, price, charge, write an invoice, send it.
+Two servers stand outside. The payment server recognises a key that it has seen; the mail server
+recognises nothing, and sends whatever it gets. Each writes down in a ledger what it really did.
+"""
+DISTURBED: Final = """\
+2. The same orders with kill -9 (seed {seed})
+   The servers answer late, hang, fail, or hang up after doing the work, and the engine is killed
+   at moments drawn by lot. Each new life finds out from its store what the last one was doing;
+   where nobody can know whether a message went out, the mail server's ledger is asked."""
+
+
 class DemoError(Exception):
     """The demo could not go on; the text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How much is to be shown: the first `orders` orders, `kills` kills."""
+
+    orders: int
+    kills: int
+    seed: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,42 +101,59 @@ class Pass:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run both passes and print the comparison; 0 if it is as it must be."""
-    parser = argparse.ArgumentParser(prog="orders", description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--seed", type=int, default=None, help="repeat these faults and kills")
-    parser.add_argument("--keep", action="store_true", help="keep the files of a good demo too")
-    parser.add_argument("--in", dest="folder", type=Path, help="a new folder for the files")
-    options = parser.parse_args(argv)
-    seed = secrets.randbelow(100_000) if options.seed is None else options.seed
+    """Run both passes and print the comparison; 0 if it is as it must be, 130 after Ctrl-C."""
+    options = _options(argv)
     folder = make_folder(options.folder)
-    say(f"seed {seed}, files in {folder}")
+    good = False
     try:
-        good = run_both(folder, seed)
+        good = run_both(folder, Plan(options.orders, options.kills, options.seed))
     except DemoError as error:
         say(f"the demo could not be finished: {error}")
-        good = False
-    if good and not options.keep and options.folder is None:
-        shutil.rmtree(folder)
-    elif not good:
-        say(f"the files are still in {folder}; repeat with --seed {seed}")
+    except KeyboardInterrupt:
+        say("\nstopped")
+        _remove(folder, options)
+        return 130
+    if good:
+        _remove(folder, options)
+    else:
+        say(f"the files are in {folder}; repeat with --seed {options.seed}")
     return 0 if good else 1
 
 
-def run_both(folder: Path, seed: int) -> bool:
+def _options(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="orders", description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--seed", type=int, help="repeat these faults and kill moments")
+    parser.add_argument("--orders", type=int, default=ORDERS, help="only the first N orders")
+    parser.add_argument("--kills", type=int, default=KILLS, help="how often the engine is killed")
+    parser.add_argument("--keep", action="store_true", help="keep the files of a good demo too")
+    parser.add_argument("--in", dest="folder", type=Path, help="a new folder for the files")
+    options = parser.parse_args(argv)
+    if options.seed is None:
+        options.seed = secrets.randbelow(100_000)
+    return options
+
+
+def _remove(folder: Path, options: argparse.Namespace) -> None:
+    if options.keep or options.folder is not None:
+        say(f"the files are in {folder}")
+    else:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def run_both(folder: Path, plan: Plan) -> bool:
     """Run the two passes in `folder`, print what they showed, and say whether it is good."""
-    say("\nundisturbed")
-    calm = run_pass(Home(folder / "undisturbed"), (), None)
-    say(f"  ended after {calm.seconds:.1f} s")
-    say("\nonce more, with faulty servers and kill -9")
-    lots = random.Random(seed)
-    hard = run_pass(Home(folder / "killed"), plan_kills(lots, 2 * calm.comparison.accepted), seed)
-    say(f"  ended after {hard.seconds:.1f} s\n")
+    say(INTRODUCTION.format(orders=plan.orders))
+    say("1. Undisturbed")
+    calm = run_pass(Home(folder / "undisturbed"), plan.orders, (), None)
+    say(f"   All orders have ended after {calm.seconds:.1f} s.\n")
+    say(DISTURBED.format(seed=plan.seed))
+    kills = plan_kills(random.Random(plan.seed), 2 * calm.comparison.accepted, plan.kills)
+    hard = run_pass(Home(folder / "killed"), plan.orders, kills, plan.seed)
+    say(f"   All orders have ended after {hard.seconds:.1f} s, in {hard.kills + 1} lives.\n")
+    say("3. What the ledgers of the two servers say")
     say(table(calm, hard) + "\n")
-    problems = problems_of(calm, hard)
-    for problem in problems[:PROBLEMS_SHOWN_MAX]:
-        say(problem)
-    left = len(problems) - PROBLEMS_SHOWN_MAX
-    say(f"and {left} more" if left > 0 else "" if problems else "Every order exactly once.")
+    problems = problems_of(calm, hard, kills_min=plan.kills // 3)
+    say(verdict(problems))
     return not problems
 
 
@@ -130,9 +168,12 @@ def make_folder(wanted: Path | None) -> Path:
 # ---- one pass ----
 
 
-def run_pass(home: Home, kills: Sequence[Moment], seed: int | None) -> Pass:
-    """Run all orders to their end. `seed` None means servers without faults."""
+def run_pass(home: Home, orders: int, kills: Sequence[Moment], seed: int | None) -> Pass:
+    """Run the first `orders` orders to their end. `seed` None means servers without faults."""
     home.invoices.mkdir(parents=True)
+    home.orders.write_bytes(
+        b"".join(ORDERS_CSV.read_bytes().splitlines(keepends=True)[: 1 + orders])
+    )
     start = time.monotonic()
     with (
         server("payment", home.charges, seed) as payment,
@@ -191,11 +232,12 @@ def count_answers(home: Home) -> tuple[int, int]:
 # ---- lives and deaths ----
 
 
-def plan_kills(lots: random.Random, effects: int) -> list[Moment]:
-    """Choose the moments by lot: evenly in the work, and a few right after a start in between."""
-    at = sorted(1 + int(lots.random() * effects * 0.95) for _ in range(KILLS_IN_WORK))
+def plan_kills(lots: random.Random, effects: int, kills: int) -> list[Moment]:
+    """Choose the moments by lot: most of them evenly in the work, a few right after a start."""
+    at_start = math.ceil(kills / 5)
+    at = sorted(1 + int(lots.random() * effects * 0.85) for _ in range(kills - at_start))
     moments = [Moment(effect, lots.random() * JITTER_SECONDS_MAX) for effect in at]
-    for _ in range(KILLS_AT_START):
+    for _ in range(at_start):
         place = int(lots.random() * (len(moments) + 1))
         moments.insert(place, Moment(None, lots.uniform(*START_KILL_SECONDS)))
     return moments
@@ -208,13 +250,17 @@ def live_and_die(
     survived = 0
     for moment in kills:
         with engine(home, where) as life:
-            killed = kill_at(life, moment, home, until)
-        if not killed:
+            age = kill_at(life, moment, home, until)
+        if age is None:
             break
         survived += 1
+        say(
+            f"   kill {survived:2}   {age:5.2f} s after the start of a life,"
+            f" {count_lines(home.charges):3} charges and {count_lines(home.messages):3} messages"
+        )
     else:
         with engine(home, where) as life:
-            wait_for_the_end(life, until)
+            wait_for_the_end(life, home, until)
     if life.returncode != 0:
         raise DemoError(f"the engine ended with status {life.returncode}:\n{tail(home.log)}")
     return survived
@@ -236,8 +282,10 @@ def engine(home: Home, where: Mapping[str, str]) -> Iterator[subprocess.Popen[by
             process.kill()
 
 
-def kill_at(life: subprocess.Popen[bytes], moment: Moment, home: Home, until: float) -> bool:
-    """Kill this life at its moment, and say so; False if it ended by itself before.
+def kill_at(
+    life: subprocess.Popen[bytes], moment: Moment, home: Home, until: float
+) -> float | None:
+    """Kill this life at its moment; return its age in seconds, None if it had ended by itself.
 
     A life that is to be killed in its work does some first, even where the one before overshot.
     """
@@ -247,19 +295,13 @@ def kill_at(life: subprocess.Popen[bytes], moment: Moment, home: Home, until: fl
     )
     while effects_in(home) < effects:
         if life.poll() is not None:
-            return False
+            return None
         if time.monotonic() > until:
-            raise DemoError(f"no end within {PASS_SECONDS_MAX:.0f} s:\n{tail(home.log)}")
+            raise _too_late(home)
         time.sleep(POLL_SECONDS)
-    age = time.monotonic() - start
-    time.sleep(max(moment.seconds, LIFE_SECONDS_MIN - age))
+    time.sleep(max(moment.seconds, LIFE_SECONDS_MIN - (time.monotonic() - start)))
     life.kill()
-    killed = life.wait() < 0
-    if killed:
-        charges, messages = count_lines(home.charges), count_lines(home.messages)
-        age = time.monotonic() - start
-        say(f"  killed {age:5.2f} s after its start, {charges:3} charges and {messages:3} messages")
-    return killed
+    return time.monotonic() - start if life.wait() < 0 else None
 
 
 def effects_in(home: Home) -> int:
@@ -267,12 +309,16 @@ def effects_in(home: Home) -> int:
     return count_lines(home.charges) + count_lines(home.messages)
 
 
-def wait_for_the_end(life: subprocess.Popen[bytes], until: float) -> None:
+def wait_for_the_end(life: subprocess.Popen[bytes], home: Home, until: float) -> None:
     """Wait until this life ends by itself. Raises `DemoError` at `until`, a monotonic instant."""
     try:
         life.wait(max(0.0, until - time.monotonic()))
     except subprocess.TimeoutExpired as error:
-        raise DemoError(f"no end within {PASS_SECONDS_MAX:.0f} s") from error
+        raise _too_late(home) from error
+
+
+def _too_late(home: Home) -> DemoError:
+    return DemoError(f"no end within {PASS_SECONDS_MAX:.0f} s:\n{tail(home.log)}")
 
 
 def count_lines(path: Path) -> int:
@@ -289,7 +335,7 @@ def tail(path: Path) -> str:
 # ---- what it showed ----
 
 
-def problems_of(calm: Pass, hard: Pass) -> list[str]:
+def problems_of(calm: Pass, hard: Pass, *, kills_min: int) -> list[str]:
     """Return everything that is not as the demo promises, as sentences."""
     problems = [
         f"{name}: {sentence}"
@@ -298,16 +344,30 @@ def problems_of(calm: Pass, hard: Pass) -> list[str]:
     ]
     if calm.amounts != hard.amounts:
         problems.append("the two passes charged different amounts")
-    if hard.kills < KILLS_MIN:
+    if hard.kills < kills_min:
         problems.append(f"only {hard.kills} kills before all had ended, which shows little")
     return problems
+
+
+def verdict(problems: Sequence[str]) -> str:
+    """Return the last word, with the first problems if there are any."""
+    if not problems:
+        return "Every order exactly once."
+    more = len(problems) - PROBLEMS_SHOWN_MAX
+    return "\n".join(
+        [
+            f"Not as it must be, {len(problems)} findings:",
+            *problems[:PROBLEMS_SHOWN_MAX],
+            *([f"and {more} more"] if more > 0 else []),
+        ]
+    )
 
 
 def table(calm: Pass, hard: Pass) -> str:
     """Return the comparison for people."""
     rows = [(name, value(calm), value(hard)) for name, value in _ROWS]
-    head = f"{'':34}{'undisturbed':>12}{'killed':>10}"
-    return "\n".join([head, *(f"{name:34}{a:>12}{b:>10}" for name, a, b in rows)])
+    head = f"   {'':34}{'undisturbed':>12}{'killed':>10}"
+    return "\n".join([head, *(f"   {name:34}{a:>12}{b:>10}" for name, a, b in rows)])
 
 
 _ROWS: Final = (
@@ -321,8 +381,8 @@ _ROWS: Final = (
     ("requests to the payment server", lambda one: one.counters["payment"]["requests"]),
     ("  known again by their key", lambda one: one.counters["payment"]["deduplicated"]),
     ("requests to the mail server", lambda one: one.counters["mail"]["requests"]),
-    ("doubts answered: it was done", lambda one: one.answers_done),
-    ("doubts answered: it was not", lambda one: one.answers_not_done),
+    ("doubts answered: it was sent", lambda one: one.answers_done),
+    ("doubts answered: it was not sent", lambda one: one.answers_not_done),
     ("duplicates", lambda one: len(one.comparison.duplicates)),
     ("lost", lambda one: len(one.comparison.lost)),
 )

@@ -3,16 +3,13 @@
     python engine_process.py FOLDER      (with the environment that home.py names)
 
 Nobody tells it whether it is the first life or the ninth. It starts every order by its number as
-idempotency key: an order that is known is the same run again. Then it does what a person at a
-mail provider's log would do about doubts:
+idempotency key: an order that is known is the same run again. Then it waits for the results, and
+does what a person at a mail provider's log would do about a doubt:
 
-    the ledger has it      it was done, with this output. True whenever it is seen
-    the ledger has it not  it never happened, provided that no run has anything in flight and
-                           that every connection ever made to the server is closed. "Not there"
-                           proves nothing while somebody may still write it
-
-Everything that touches the engine is in `admit`, `look` and `resolve`; the rest is the business
-above.
+    the ledger has it      it was done, with this output
+    the ledger has it not  it never happened, if all connections that were made to the server before
+                           the question are closed. "Not there" proves nothing while somebody may
+                           still write it
 """
 
 from __future__ import annotations
@@ -22,23 +19,21 @@ import json
 import os
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
-from home import MAIL_URL, ORDER_YAML, ORDERS_CSV, PAYMENT_URL, SUMMARY_YAML, Home
+from home import MAIL_URL, ORDER_YAML, PAYMENT_URL, SUMMARY_YAML, Home
 from make_orders import read_orders
 from rules import Receipt, Result, Row, Sent, receipt_from, sent_from
-from wire import get
+from wire import get_async
 
 import tallystick as ts
 
-LOOK_EVERY_SECONDS: Final = 0.05
 QUIET_WITHIN_MS: Final = 5_000
 LIFE_SECONDS_MAX: Final = 90.0
 SUMMARY_KEY: Final = "summary"
-ENDED: Final = frozenset({"succeeded", "failed", "cancelled"})
 
 Read = Callable[[Mapping[str, Any]], Receipt | Sent]
 
@@ -49,126 +44,66 @@ ASK: Final[Mapping[str, tuple[str, Read]]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Seen:
-    """One run as the engine tells it. `doubt` names the step in doubt, or is None.
-
-    `output` is None unless it succeeded, `failure` is empty unless it failed.
-    """
-
-    number: str
-    run_id: str
-    status: str
-    doubt: str | None
-    output: Mapping[str, Any] | None
-    failure: str
-
-    @property
-    def ended(self) -> bool:
-        return self.status in ENDED
-
-    @property
-    def stands_still(self) -> bool:
-        return self.ended or self.status == "in_doubt"
-
-
-# ---- the engine ----
-
-
-async def admit(tally: ts.Tally, rows: Sequence[Row]) -> dict[str, str]:
-    """Start every order that is not started yet; return run id by order number."""
-    runs = await asyncio.gather(
-        *(tally.start(str(ORDER_YAML), input=asdict(row), key=row.number) for row in rows)
-    )
-    return {row.number: run.id for row, run in zip(rows, runs, strict=True)}
-
-
-async def look(tally: ts.Tally, runs: Mapping[str, str]) -> list[Seen]:
-    """Return every order's run as it stands, in the order of their numbers."""
-    raise NotImplementedError
-
-
-async def resolve(tally: ts.Tally, run: Seen, output: Mapping[str, Any] | None) -> None:
-    """Record the answer to a doubt: done with `output`, or never happened (None)."""
-    assert run.doubt is not None
-    if output is None:
-        await tally.resolve(
-            run.run_id,
-            run.doubt,
-            outcome="never_happened",
-            reason="not in the server's ledger, and it is quiet",
-        )
-    else:
-        await tally.resolve(
-            run.run_id,
-            run.doubt,
-            outcome="succeeded",
-            output=output,
-            reason="in the server's ledger",
-        )
-
-
-# ---- the business ----
-
-
 async def live(home: Home) -> None:
     """Bring every order to its end, then summarise. What a kill leaves is for the next life."""
-    async with ts.open(str(home.database), engine=True) as tally:
-        runs = await admit(tally, read_orders(ORDERS_CSV))
-        seen = await until_all_ended(tally, runs, home)
-        results = [asdict(result_of(run)) for run in seen]
-        summary = await tally.start(str(SUMMARY_YAML), input={"results": results}, key=SUMMARY_KEY)
-        _write(
-            home.ended, {"runs": [_told(run) for run in seen], "summary": await summary.result()}
-        )
+    async with ts.open(home.database, engine=True) as tally:
+        rows = read_orders(home.orders)
+        results = await asyncio.gather(*(process(tally, row, home) for row in rows))
+        given = [asdict(result) for result in results]
+        summary = await tally.run(SUMMARY_YAML, {"results": given}, key=SUMMARY_KEY)
+        runs = await tally.list(workflow="order", limit=len(rows))
+    status = {run.key: run.status for run in runs}
+    told = [{**result, "status": status.get(result["number"])} for result in given]
+    _write(home.ended, {"runs": told, "summary": summary})
 
 
-async def until_all_ended(tally: ts.Tally, runs: Mapping[str, str], home: Home) -> list[Seen]:
-    """Answer doubts as they come up until every run has ended; return the runs."""
+async def process(tally: ts.Tally, row: Row, home: Home) -> Result:
+    """Bring one order to its end, whatever happened to it in earlier lives."""
+    run = await tally.start(ORDER_YAML, input=asdict(row), key=row.number)
     while True:
-        seen = await look(tally, runs)
-        if all(run.ended for run in seen):
-            return seen
-        absence_proves = all(run.stands_still for run in seen) and await servers_are_quiet()
-        for run in seen:
-            if run.doubt is not None:
-                await answer(tally, run, home, absence_proves=absence_proves)
-        await asyncio.sleep(LOOK_EVERY_SECONDS)
+        try:
+            return Result(**await run.result())
+        except ts.RunFailed:
+            return refusal(row, await run.status())
+        except ts.RunInDoubt:
+            for doubt in (await run.status()).doubts:
+                await answer(tally, run.id, doubt.step, row, home)
 
 
-async def answer(tally: ts.Tally, run: Seen, home: Home, *, absence_proves: bool) -> None:
-    """Answer one doubt from the ledger of its server; leave it open if that proves nothing yet."""
-    assert run.doubt is not None
-    variable, read = ASK[run.doubt]
-    url = f"{os.environ[variable]}/effects?reference={run.number}"
-    lines = (await asyncio.to_thread(get, url, timeout_seconds=5)).body["effects"]
-    if not lines and not absence_proves:
-        return
-    output = asdict(read(lines[0])) if lines else None
-    await resolve(tally, run, output)
-    _note(home.answers, {"number": run.number, "step": run.doubt, "done": output is not None})
+def refusal(row: Row, run: ts.RunInfo) -> Result:
+    """Say why an order was refused: `order.yaml` fails with the problem's code, then the reason."""
+    problem = str((run.failure or {}).get("message")).partition(":")[0]
+    return Result(row.number, row.country, row.currency, 0, problem)
 
 
-async def servers_are_quiet() -> bool:
-    """Say whether both servers have nothing left to do for connections made until now."""
-    urls = [
-        f"{os.environ[name]}/quiet?within_ms={QUIET_WITHIN_MS}" for name in (PAYMENT_URL, MAIL_URL)
-    ]
-    answers = await asyncio.gather(
-        *(asyncio.to_thread(get, url, timeout_seconds=QUIET_WITHIN_MS / 1_000 + 5) for url in urls)
-    )
-    return all(answer.body["quiet"] for answer in answers)
+async def answer(tally: ts.Tally, run: str, step: str, row: Row, home: Home) -> None:
+    """Decide one doubt by the ledger of its server."""
+    variable, read = ASK[step]
+    line = await look_up(os.environ[variable], row.number)
+    if line is None:
+        reason = "not in the server's ledger, and no request is on its way"
+        await tally.resolve(run, step, outcome="never_happened", reason=reason)
+    else:
+        output = asdict(read(line))
+        reason = f"{line['id']} in the server's ledger"
+        await tally.resolve(run, step, outcome="succeeded", output=output, reason=reason)
+    _note(home.answers, {"number": row.number, "step": step, "done": line is not None})
 
 
-def result_of(run: Seen) -> Result:
-    """Say what became of an order, for the summary. A failure begins with the problem's code."""
-    if run.output is not None:
-        return Result(**run.output)
-    return Result(run.number, "", "", 0, problem=run.failure.partition(":")[0])
+async def look_up(server: str, number: str) -> Mapping[str, Any] | None:
+    """Return the ledger's line about an order; None: there is none, and never will be.
 
-
-def _told(run: Seen) -> dict[str, Any]:
-    return {"number": run.number, "status": run.status, **asdict(result_of(run))}
+    There is none yet while a request may be on its way. So first wait until the server has closed
+    every connection that it had, which settles what any of them brought.
+    """
+    while True:
+        quiet = await get_async(f"{server}/quiet?within_ms={QUIET_WITHIN_MS}")
+        told = await get_async(f"{server}/effects?reference={number}")
+        found: list[Mapping[str, Any]] = told.body["effects"]
+        if found:
+            return found[0]
+        if quiet.body["quiet"]:
+            return None
 
 
 def _write(path: Path, value: object) -> None:

@@ -26,6 +26,11 @@ class Home:
     folder: Path
 
     @property
+    def orders(self) -> Path:
+        """The orders of this pass: `orders.csv`, or its beginning."""
+        return self.folder / "orders.csv"
+
+    @property
     def database(self) -> Path:
         """The engine's store."""
         return self.folder / "orders.db"

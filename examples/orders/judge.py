@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from home import ORDERS_CSV, REFUSALS_CSV, Home
+from home import REFUSALS_CSV, Home
 from ledger import read_ledger
 
 Lines = Sequence[Mapping[str, Any]]
@@ -63,9 +63,11 @@ class Comparison:
 def gather(home: Home) -> Evidence:
     """Read the evidence of one pass. What is missing is empty."""
     ended = json.loads(home.ended.read_text(encoding="utf-8")) if home.ended.exists() else {}
+    numbers = tuple(line["number"] for line in _read_csv(home.orders))
+    refusals = {line["number"]: line["problem"] for line in _read_csv(REFUSALS_CSV)}
     return Evidence(
-        numbers=tuple(line["number"] for line in _read_csv(ORDERS_CSV)),
-        refusals={line["number"]: line["problem"] for line in _read_csv(REFUSALS_CSV)},
+        numbers=numbers,
+        refusals={number: refusals[number] for number in numbers if number in refusals},
         charges=read_ledger(home.charges),
         messages=read_ledger(home.messages),
         files={

@@ -93,13 +93,23 @@ async def post_async(url: str, body: Mapping[str, Any], headers: Mapping[str, st
     It sets no time limit: the step's `timeout` in the definition is the one that counts. Raises
     `NotReachedError` or `LostError`.
     """
+    return await _ask("POST", url, json.dumps(body).encode(), headers)
+
+
+async def get_async(url: str) -> Answer:
+    """Get JSON from a coroutine, without a time limit; raises as `get` does."""
+    return await _ask("GET", url, b"", {})
+
+
+async def _ask(method: str, url: str, body: bytes, headers: Mapping[str, str]) -> Answer:
     address = urlsplit(url)
     try:
         reader, writer = await asyncio.open_connection(address.hostname, address.port)
     except OSError as error:
         raise NotReachedError(_words(error)) from error
     try:
-        writer.write(_request(address.netloc, address.path, body, headers))
+        target = f"{address.path}?{address.query}" if address.query else address.path
+        writer.write(_request(method, address.netloc, target, body, headers))
         await writer.drain()
         return _parse(await _read(reader))
     except OSError as error:
@@ -116,11 +126,10 @@ async def _read(reader: asyncio.StreamReader) -> bytes:
     return data
 
 
-def _request(host: str, path: str, body: Mapping[str, Any], headers: Mapping[str, str]) -> bytes:
-    data = json.dumps(body).encode()
-    fields = {"Host": host, "Content-Length": str(len(data)), **headers, "Connection": "close"}
+def _request(method: str, host: str, target: str, body: bytes, headers: Mapping[str, str]) -> bytes:
+    fields = {"Host": host, "Content-Length": str(len(body)), **headers, "Connection": "close"}
     head = "".join(f"{name}: {value}\r\n" for name, value in fields.items())
-    return f"POST {path} HTTP/1.1\r\n{head}\r\n".encode("ascii") + data
+    return f"{method} {target} HTTP/1.1\r\n{head}\r\n".encode("ascii") + body
 
 
 def _parse(data: bytes) -> Answer:

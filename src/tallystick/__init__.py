@@ -15,7 +15,7 @@ Names are imported when they are first used, so that `import tallystick` costs n
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from tallystick.core.definition import Definition, Limits
@@ -45,10 +45,9 @@ if TYPE_CHECKING:
         HistoryEvent,
         RunHandle,
         RunInfo,
-        StepInfo,
         Tally,
         Validated,
-        open,
+        open,  # noqa: A004  it is meant to be read as `ts.open`
         open_blocking,
         validate,
     )
@@ -77,7 +76,6 @@ _HOMES = {
     "RunHandle": _CLIENT,
     "RunInDoubt": _ERRORS,
     "RunInfo": _CLIENT,
-    "StepInfo": _CLIENT,
     "StoreUnavailable": _ERRORS,
     "Tally": _CLIENT,
     "TallyError": _ERRORS,
@@ -112,7 +110,6 @@ __all__ = [
     "RunHandle",
     "RunInDoubt",
     "RunInfo",
-    "StepInfo",
     "StoreUnavailable",
     "Tally",
     "TallyError",
@@ -126,7 +123,7 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from tests.checker import formulas, violation
 from tests.checker.replay import UNKNOWN, Activation, Attempt, Told
-from tests.checker.rows import Ledger, Row, bytes_of, hex_of, parse
+from tests.checker.rows import Ledger, Row, bytes_of, hex_of, parse, spell
 from tests.checker.violation import Violation
 
 TERMINAL = {"succeeded", "failed", "cancelled"}
@@ -178,32 +178,31 @@ def _row_alone(run: Row, row: Row) -> Iterator[tuple[str, str]]:
         yield "effect-unsaid", f"{row['outcome']} without saying what it may have left behind"
 
 
-def _intent(ledger: Ledger, run: Row, told: Told, row: Row, said: Attempt | None):
-    """The stored intent against the columns beside it and the event that announced it (I7)."""
-    try:
-        intent = parse(row["intent"])
-        fields = {
-            "run": (intent["run"], run["run_id"]),
-            "node": (intent["node"], row["node"]),
-            "instance": (intent.get("instance", ""), row["instance"]),
-            "attempt": (intent["attempt"], row["attempt"]),
-            "terms": (intent["terms"], hex_of(row["terms"])),
-        }
-        if row["dispatch"] == 1:
-            fields["place"] = (intent["place"], row["place"])
-        visit = told.activations.get((row["node"], row["instance"]))
-        if visit is not None and visit.payload is not None:
-            fields["input"] = (intent["input"], visit.payload)
-        if said is not None:
-            fields["prepared_at"] = (intent["prepared_at"], said.at)
-            digest = formulas.content("intent", bytes_of(row["intent"])).hex()
-            fields["digest"] = (digest, said.intent)
-    except (ValueError, KeyError, TypeError) as error:
-        yield "intent-unreadable", repr(error)
-        return
-    for field, (in_intent, beside) in fields.items():
-        if in_intent != beside:
-            yield "intent-differs", f"{field} is {in_intent!r}, elsewhere {beside!r}"
+def _intent(
+    ledger: Ledger, run: Row, told: Told, row: Row, said: Attempt | None
+) -> Iterator[tuple[str, str]]:
+    """The intent, put together from its columns, is the one that was announced (I5, I7)."""
+    intent = {
+        "attempt": row["attempt"],
+        "input": hex_of(row["input"]),
+        "node": row["node"],
+        "place": row["place"] if row["first_place"] is None else row["first_place"],
+        "prepared_at": row["prepared_at"],
+        "run": run["run_id"],
+        "terms": hex_of(row["terms"]),
+    } | ({"instance": row["instance"]} if row["instance"] else {})
+    text = spell(intent)
+    shown = ledger.intents.get((row["run_no"], row["node"], row["instance"], row["attempt"]))
+    if shown != text:
+        yield "intent-shown", f"{shown!r} is shown, the columns say {text!r}"
+    visit = told.activations.get((row["node"], row["instance"]))
+    if visit is not None and visit.payload is not None and visit.payload != intent["input"]:
+        yield "intent-differs", "its input is not what the activation got"
+    if said is not None:
+        if formulas.content("intent", text.encode()).hex() != said.intent:
+            yield "intent-differs", "it is not the one that was announced"
+        if row["prepared_at"] != said.at:
+            yield "intent-differs", f"prepared at {row['prepared_at']}, announced at {said.at}"
     if bytes_of(row["terms"]) not in ledger.terms:
         yield "terms-missing", "cites terms that are not stored"
 

@@ -66,8 +66,8 @@ def an_idempotent_effect_is_repeated_under_another_key(db, effects):
     edit(db, "ended", number_of(db, "ended", "AttemptRedispatched", 1), **prepared, dispatch=None)
     db.execute(
         "INSERT INTO tally_attempt"
-        " (run_no, node, instance, attempt, identity, intent, terms, place)"
-        " SELECT run_no, node, instance, 2, ?, intent, terms, place FROM tally_attempt"
+        " (run_no, node, instance, attempt, identity, terms, input, prepared_at, place)"
+        " SELECT run_no, node, instance, 2, ?, terms, input, prepared_at, place FROM tally_attempt"
         " WHERE run_no = 1 AND node = 'charge'",
         (key := identity("ended", "charge", "", 2),),
     )
@@ -261,8 +261,19 @@ def a_column_differs_from_the_intent(db, effects):
 
 
 @planted("intent-differs")
-def an_intent_is_changed(db, effects):
-    db.execute("UPDATE tally_attempt SET intent = replace(intent, 'here', 'home')")
+def the_input_of_an_intent_is_changed(db, effects):
+    db.execute("UPDATE tally_attempt SET input = zeroblob(32) WHERE run_no = 2")
+
+
+@planted("intent-differs")
+def the_time_of_an_intent_is_changed(db, effects):
+    db.execute("UPDATE tally_attempt SET prepared_at = prepared_at - 1 WHERE run_no = 2")
+
+
+@planted("intent-shown")
+def the_view_shows_another_intent(db, effects):
+    db.execute("DROP VIEW tally_attempt_row")
+    db.execute("CREATE VIEW tally_attempt_row AS SELECT *, '{}' AS intent FROM tally_attempt")
 
 
 @planted("attempt-row")

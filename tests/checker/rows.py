@@ -24,6 +24,7 @@ class Ledger:
     """A whole store in memory. Rows of a run are grouped by `run_no`, in the order of their key.
 
     complaints  what SQLite itself says about the file: integrity and foreign keys
+    intents     what the store's own view makes of the columns of each attempt
     applied     identity (hex) of every row of the tables that transactional work writes
     """
 
@@ -36,6 +37,7 @@ class Ledger:
     runs: list[Row] = field(default_factory=list)
     activations: dict[int, list[Row]] = field(default_factory=lambda: defaultdict(list))
     attempts: dict[int, list[Row]] = field(default_factory=lambda: defaultdict(list))
+    intents: dict[tuple[int, str, str, int], str] = field(default_factory=dict)
     events: dict[int, list[Row]] = field(default_factory=lambda: defaultdict(list))
     payloads: dict[int, dict[int, Row]] = field(default_factory=lambda: defaultdict(dict))
     applied: list[str] = field(default_factory=list)
@@ -61,6 +63,10 @@ def read(path: str | Path, *, applied: tuple[str, ...] = ()) -> Ledger:
         ledger.runs = _all(db, "tally_run", "run_no")
         _group(ledger.activations, _all(db, "tally_activation", "run_no, node, instance"))
         _group(ledger.attempts, _all(db, "tally_attempt", "run_no, node, instance, attempt"))
+        ledger.intents = {
+            (row["run_no"], row["node"], row["instance"], row["attempt"]): row["intent"]
+            for row in _all(db, "tally_attempt_row")
+        }
         _group(ledger.events, _all(db, "tally_event", "run_no, sequence"))
         for row in _all(db, "tally_payload"):
             ledger.payloads[row["run_no"]][row["sequence"]] = row
@@ -109,6 +115,11 @@ def bytes_of(value: str | bytes | None) -> bytes:
 def hex_of(value: str | bytes | None) -> str:
     """A digest or identity as hex digits, however it is stored."""
     return value if isinstance(value, str) else bytes_of(value).hex()
+
+
+def spell(value: Any) -> str:
+    """Canonical JSON."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
 
 def parse(value: str | bytes | None) -> Any:

@@ -20,7 +20,6 @@ def empty(path: str | Path) -> sqlite3.Connection:
     db = sqlite3.connect(path, isolation_level=None)
     db.execute("PRAGMA synchronous = OFF")
     db.executescript(SCHEMA.read_text("utf-8"))
-    db.execute("CREATE TABLE IF NOT EXISTS tally_bindings (digest BLOB, body TEXT)")
     for (trigger,) in db.execute(
         "SELECT name FROM sqlite_master WHERE type = 'trigger'"
     ).fetchall():
@@ -151,8 +150,9 @@ class Run:
             instance="",
             attempt=number,
             identity=identity(self.name, node, "", number),
-            intent=spell(intent),
             terms=digest,
+            input=bytes.fromhex(self.input),
+            prepared_at=self.at,
             place="here",
             receipt="{}",
         )
@@ -182,9 +182,10 @@ class Run:
         ).fetchone()
         fields = {"node": node, "attempt": 1, "dispatch": dispatch, "place": "there"}
         self.say("AttemptRedispatched", **fields, accepted=True)
+        former = {"first_place": "here"} if dispatch == 2 else {}
         earlier = {"earlier_unknown": end == "unknown", "earlier_failed": end == "failed"}
         empty = {"end": None, "due_at": None, "timeout_at": None}
-        self.set("attempt", node, 1, dispatch=dispatch, place="there", **empty, **earlier)
+        self.set("attempt", node, 1, dispatch=dispatch, place="there", **empty, **earlier, **former)
 
     def succeed(self, node: str, number: int = 1, dispatch: int = 1) -> None:
         fields = {"node": node, "attempt": number, "dispatch": dispatch, "status": "succeeded"}

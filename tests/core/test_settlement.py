@@ -22,8 +22,8 @@ from tallystick.core.commands import (
 from tallystick.core.definition import Limits, Retry
 from tallystick.core.identity import ActivationKey
 from tallystick.core.messages import LateFactKept
+from tallystick.core.reports import OUTPUT_MAX
 from tallystick.core.run import Run
-from tallystick.core.settlement import OUTPUT_MAX
 from tallystick.errors import InvalidRequest, NotFound, NotReady
 from tests.core.world import FAILED, OK, REFUSED, T0, UNKNOWN, World, call, fields_of
 
@@ -268,7 +268,7 @@ def test_an_output_that_breaks_its_schema_is_a_recorded_failure(effect):
 
 @pytest.mark.invariant("S7", "R5")
 def test_an_output_that_is_too_large_is_a_failure_that_is_not_retried(monkeypatch):
-    monkeypatch.setattr("tallystick.core.settlement.OUTPUT_MAX", 10)
+    monkeypatch.setattr("tallystick.core.reports.OUTPUT_MAX", 10)
     world = one("read_only", tries=5)
     world.tell("a", Succeeded(b'"0123456789"'))
     (settled,) = world.said(messages.AttemptSettled)

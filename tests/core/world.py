@@ -7,6 +7,7 @@ on is as it was. The rows refuse what the guards of a real store refuse.
 """
 
 import copy
+import hashlib
 import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -30,6 +31,7 @@ from tallystick.core.commands import (
 )
 from tallystick.core.definition import Binding, Bindings, Definition, Limits, Node, Retry, Scope
 from tallystick.core.draft import Start
+from tallystick.core.evolution import replay
 from tallystick.core.graph import Plan
 from tallystick.core.history import cited, payload_digest, seal, verify
 from tallystick.core.identity import (
@@ -43,12 +45,13 @@ from tallystick.core.layered import Layered
 from tallystick.core.ledger import intent_digest
 from tallystick.core.machine import Decision, admit, decide
 from tallystick.core.messages import Payload
-from tallystick.core.run import Activation, Attempt, Run, replay
+from tallystick.core.run import Activation, Attempt, Run
 from tallystick.core.status import TERMINAL, Status, status
 from tallystick.core.values import encode
 
 T0 = 1_700_000_000_000
 SLOTS = {"async": 1_000, "thread": 1_000, "transactional": 1_000}
+EFFECTS = ("read_only", "idempotent", "transactional", "mutating")
 MODES = {"transactional": "transactional"}
 Event = tuple[int, int, bytes, bytes, Payload | None]
 
@@ -122,7 +125,7 @@ def clone(run: Run) -> Run:
     for name in run.__struct_fields__:
         value = getattr(run, name)
         if isinstance(value, Layered):
-            fresh: Layered[Any, Any] = Layered()
+            fresh: Layered[Any, Any] = type(value)()
             for key, item in value.items():
                 fresh[key] = item
             fresh.settle()
@@ -407,7 +410,7 @@ class World:
         self._commit(decision, head=Run.new(run, self.plan.bind(bindings), limits).head, sequence=0)
 
     def _seed(self) -> bytes:
-        return b"seed" * 7 + self.transition.to_bytes(4, "big")
+        return hashlib.sha256(b"seed %d" % self.transition).digest()
 
     @property
     def status(self) -> Status:

@@ -29,9 +29,7 @@ def step(name: str, call: str = "do", effect: str = "read_only", needs=(), **res
 
 def chain(*steps: Node, **rest) -> Definition:
     """Steps, one after the other."""
-    linked = [
-        node if i == 0 else _after(node, steps[i - 1].id) for i, node in enumerate(steps)
-    ]
+    linked = [node if i == 0 else _after(node, steps[i - 1].id) for i, node in enumerate(steps)]
     return Definition("chain", Scope(tuple(linked)), **rest)
 
 

@@ -9,6 +9,7 @@ import tallystick as ts
 calls: collections.Counter[str] = collections.Counter()
 keys: list[tuple[str, int, int]] = []
 open_gates: dict[str, asyncio.Event] = {}
+arrivals: dict[str, asyncio.Event] = {}
 thread_gates: dict[str, threading.Event] = {}
 failures: dict[str, list[BaseException]] = collections.defaultdict(list)
 
@@ -18,8 +19,14 @@ def forget() -> None:
     calls.clear()
     keys.clear()
     open_gates.clear()
+    arrivals.clear()
     thread_gates.clear()
     failures.clear()
+
+
+async def reached(name: str) -> None:
+    """Return once a function waits at its gate."""
+    await arrivals.setdefault(name, asyncio.Event()).wait()
 
 
 def seen(name: str, ctx: ts.TaskContext) -> None:
@@ -43,6 +50,7 @@ async def wait(name: str = "wait", *, ctx: ts.TaskContext) -> dict:
     """Ends when its gate is opened."""
     gate = open_gates.setdefault(name, asyncio.Event())
     seen(name, ctx)
+    arrivals.setdefault(name, asyncio.Event()).set()
     await gate.wait()
     return {"done": name}
 
@@ -55,14 +63,14 @@ def wait_in_thread(name: str = "wait_in_thread", *, ctx: ts.TaskContext) -> dict
 
 
 async def stubborn(name: str = "stubborn", *, ctx: ts.TaskContext) -> dict:
-    """Goes on when it is cancelled, until its gate is opened."""
+    """Goes on when it is cancelled for the first time, until its gate is opened."""
     gate = open_gates.setdefault(name, asyncio.Event())
     seen(name, ctx)
-    while not gate.is_set():
-        try:
-            await gate.wait()
-        except asyncio.CancelledError:
-            calls[f"{name} cancelled"] += 1
+    try:
+        await gate.wait()
+    except asyncio.CancelledError:
+        calls[f"{name} cancelled"] += 1
+        await gate.wait()
     return {"done": name}
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from demo import KILLS_AT_START, KILLS_IN_WORK, Moment, Pass, plan_kills, problems_of
+from demo import PROBLEMS_SHOWN_MAX, Moment, Pass, plan_kills, problems_of, verdict
 from judge import Evidence, amounts, compare
 
 
@@ -80,11 +80,11 @@ def one_pass(evidence: Evidence, kills: int) -> Pass:
 
 
 def test_two_good_passes_are_good():
-    assert problems_of(one_pass(GOOD, 0), one_pass(GOOD, 13)) == []
+    assert problems_of(one_pass(GOOD, 0), one_pass(GOOD, 13), kills_min=6) == []
 
 
 def test_a_demo_that_hardly_killed_shows_nothing():
-    assert problems_of(one_pass(GOOD, 0), one_pass(GOOD, 1))
+    assert problems_of(one_pass(GOOD, 0), one_pass(GOOD, 1), kills_min=6)
 
 
 def test_passes_that_charge_differently_are_found():
@@ -94,16 +94,22 @@ def test_passes_that_charge_differently_are_found():
         told={**GOOD.told, "A": told("A", 101), "B": told("B", 10)},
     )
     assert compare(other).good
-    assert problems_of(one_pass(GOOD, 0), one_pass(other, 13))
+    assert problems_of(one_pass(GOOD, 0), one_pass(other, 13), kills_min=6)
+
+
+def test_the_verdict_counts_every_finding_and_shows_the_first():
+    findings = [f"finding {n}" for n in range(PROBLEMS_SHOWN_MAX + 3)]
+    assert verdict([]) == "Every order exactly once."
+    first, *shown, last = verdict(findings).splitlines()
+    assert str(len(findings)) in first
+    assert shown == findings[:PROBLEMS_SHOWN_MAX]
+    assert last == "and 3 more"
 
 
 def test_a_seed_repeats_its_kills():
-    one, two = (plan_kills(random.Random(7), 584) for _ in range(2))
+    one, two = (plan_kills(random.Random(7), 584, 13) for _ in range(2))
     assert one == two
-    assert Counter(moment.effects is None for moment in one) == {
-        True: KILLS_AT_START,
-        False: KILLS_IN_WORK,
-    }
+    assert Counter(moment.effects is None for moment in one) == {True: 3, False: 10}
     at = [moment.effects for moment in one if isinstance(moment.effects, int)]
     assert at == sorted(at)
     assert all(1 <= effects <= 584 for effects in at)

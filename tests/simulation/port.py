@@ -14,7 +14,7 @@ SETUP = Path(__file__).parents[1] / "flows" / "setup.sql"
 
 def fault_points() -> tuple[str, ...]:
     """Every place where a process can be made to die."""
-    from tallystick.engine.opening import POINTS
+    from tallystick.testing.faults import POINTS
 
     return POINTS
 

@@ -15,24 +15,28 @@ import signal
 import sys
 from pathlib import Path
 
-from tests.effects.log import append
+from tests.effects.log import PATH, append, read
 from tests.flows.reference import FLOWS
 from tests.simulation import port
+from tests.simulation.plants import PLANTS
 
-PATIENCE_S = 20
+PATIENCE_S = 10
 HUNG = 99
-"""What a life ends with that is not at rest after `PATIENCE_S`."""
+"""What a life ends with that is not at rest, and causes no effect for `PATIENCE_S`."""
 
 
 async def watched(asked: argparse.Namespace) -> dict[str, str]:
-    """Live; but if nothing comes of it, say where every task stands, and end."""
-    life = asyncio.create_task(live(asked))
-    _, hung = await asyncio.wait([life], timeout=PATIENCE_S)
-    if hung:
-        for task in asyncio.all_tasks():
-            task.print_stack(file=sys.stderr)
-        sys.stderr.flush()
-        os._exit(HUNG)
+    """Live; but if nothing happens any more, say where every task stands, and end."""
+    life, before = asyncio.create_task(live(asked)), None
+    while not life.done():
+        await asyncio.wait([life], timeout=PATIENCE_S / 4 if asked.plant else PATIENCE_S)
+        now = len(read(os.environ[PATH]))
+        if not life.done() and now == before:
+            for task in asyncio.all_tasks():
+                task.print_stack(file=sys.stderr)
+            sys.stderr.flush()
+            os._exit(HUNG)
+        before = now
     return life.result()
 
 
@@ -67,8 +71,12 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=1)
     parser.add_argument("--acknowledged", type=Path, required=True)
     parser.add_argument("--answers", nargs="*", default=[], help="JSON, one for each doubt")
+    parser.add_argument("--plant", choices=PLANTS)
     parser.add_argument("--then", choices=("leave", "die"))
-    sys.stdout.write(json.dumps(asyncio.run(watched(parser.parse_args()))) + "\n")
+    asked = parser.parse_args()
+    if asked.plant:
+        PLANTS[asked.plant]()
+    sys.stdout.write(json.dumps(asyncio.run(watched(asked))) + "\n")
 
 
 if __name__ == "__main__":

@@ -177,6 +177,12 @@ class Author:
         self.expected, self.header, self.authority = self._next
         self._next = None
 
+    def committed(self, transition: Transition) -> None:
+        """This transition was committed, whichever was made last."""
+        held = self.expected or Expected(1, token(1), 0)
+        self.header = transition.header
+        self.expected = Expected(held.generation, held.token, transition.header.sequence)
+
     def copy(self) -> Author:
         """Another author who knows the same: a rival."""
         return replace(self, _ids=random.Random(self._ids.random()))

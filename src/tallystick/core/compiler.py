@@ -19,6 +19,7 @@ from msgspec import UNSET
 
 from tallystick.core.definition import (
     LANGUAGE_VERSION,
+    NODES_MAX,
     Definition,
     Description,
     Limits,
@@ -47,7 +48,7 @@ from tallystick.core.yaml_reader import read_yaml
 EXPANDED_BYTES_MAX: Final = 8 * 1024 * 1024
 """Text of a source with every alias expanded: an alias of a long text costs as much as the text."""
 
-_KNOWN: Final = (
+KEYS: Final = (
     "tally", "workflow", "title", "labels", "description", "input", "types", "limits", "defaults",
     "steps", "output",
 )  # fmt: skip
@@ -117,11 +118,12 @@ def _root(tree: Located, reading: Reading) -> Mapping | None:
 
 
 def _document(source: Mapping, reading: Reading) -> tuple[Definition, Description]:
-    reading.keys(source, (), _KNOWN, _LATER)
+    reading.keys(source, (), KEYS, _LATER)
     found = reading.mapping(source, "defaults", ())
     defaults = Defaults() if found is None else read_defaults(reading, found, ("defaults",))
     nodes, titles = _steps(source, reading, defaults)
-    output = reading.json(source, "output")
+    # Without the steps it could only be told that it uses steps which are not there.
+    output = None if ("steps",) in reading.told else reading.json(source, "output")
     definition = Definition(
         workflow=_workflow(source, reading),
         root=Scope(nodes),
@@ -156,9 +158,14 @@ def _steps(
     if not isinstance(entry.node, Sequence):
         reading.tell("wrong-type", entry.place, ("steps",), "`steps` is a list of steps")
         return (), {}
+    items = entry.node.items
+    if len(items) > NODES_MAX:
+        message = f"{len(items):,} steps; a workflow has at most {NODES_MAX:,}"
+        reading.tell("too-many-steps", entry.place, ("steps",), message, "split the workflow")
+        return (), {}
     nodes: list[Node] = []
     titles: dict[str, str] = {}
-    for at, item in enumerate(entry.node.items):
+    for at, item in enumerate(items):
         before = nodes[-1].id if nodes else None
         node, title = read_step(reading, item, at, before, defaults)
         nodes.append(node)
@@ -203,7 +210,9 @@ def _place(problems: Problems, source: Mapping, findings: Iterable[Finding]) -> 
     """Add findings with their places; one about a default once, however many steps have it."""
     told: set[tuple[str, Place, str]] = set()
     for finding in findings:
-        place, related = _locate(source, finding.path)
+        place, related = _locate(source, finding)
+        if finding.first is not None:
+            related = (*related, Related(place_at(source, finding.first), "first written here"))
         key = (finding.code, place, finding.message)
         if key not in told:
             told.add(key)
@@ -212,19 +221,21 @@ def _place(problems: Problems, source: Mapping, findings: Iterable[Finding]) -> 
             )
 
 
-def _locate(source: Mapping, path: Path) -> tuple[Place, tuple[Related, ...]]:
-    if not path:
-        return NOWHERE, ()
+def _locate(source: Mapping, finding: Finding) -> tuple[Place, tuple[Related, ...]]:
+    path = finding.path
     default = _default(source, path)
     if default is None:
-        return place_at(source, path), ()
-    step = place_at(source, path[:2])
-    return place_at(source, default), (Related(step, "a step that this is a default of"),)
+        return (place_at(source, path) if path else NOWHERE), ()
+    general, effect = place_at(source, default), (*path[:2], "effect")
+    if finding.code == "retry-repeats-effect" and _is_there(source, effect):
+        # The default is fine for others: this step has an effect that it does not go with.
+        return place_at(source, effect), (Related(general, "the default that it does not fit"),)
+    return general, (Related(place_at(source, path[:2]), "a step that has this default"),)
 
 
 def _default(source: Mapping, path: Path) -> Path | None:
     """Return the path within `defaults` of what a step does not say itself; None where it does."""
-    if path[0] != "steps" or len(path) < 3 or path[2] not in DEFAULTS:
+    if len(path) < 3 or path[0] != "steps" or path[2] not in DEFAULTS:
         return None
     below = path[2:4] if path[2] == "retry" else path[2:3]
     default: Path = ("defaults", *path[2:])

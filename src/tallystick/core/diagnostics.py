@@ -13,7 +13,7 @@ from operator import attrgetter
 from types import MappingProxyType
 from typing import Final
 
-from tallystick.core.pointer import Path
+from tallystick.core.pointer import Path, render
 
 SHOWN_MAX: Final = 128
 KEPT_MAX: Final = 4_096
@@ -134,12 +134,19 @@ class Finding:
     """One problem of a definition, which may have no source.
 
     `path` is as in the language, e.g. `("steps", 2, "needs", 0)`; a compiler knows its place.
+    `first` leads to what it contradicts, which was written before; None: there is no such place.
     """
 
     code: str
     path: Path
     message: str
     remedy: str | None = None
+    first: Path | None = None
+
+    def __str__(self) -> str:
+        """Write `$.path: message (code)`, the remedy after a dash."""
+        remedy = f" — {self.remedy}" if self.remedy else ""
+        return f"{render(self.path)}: {self.message}{remedy} ({self.code})"
 
 
 _ORDER = attrgetter("file", "line", "column", "code", "message")

@@ -10,17 +10,18 @@ import hashlib
 
 import msgspec
 
+from tallystick.core.evolution import evolve
 from tallystick.core.facts import AnyFact, CountActivation, RunHeader
 from tallystick.core.history import payload_digest
 from tallystick.core.identity import ActivationKey, Authority, instance_text
 from tallystick.core.messages import AnyEvent, Intent, Payload, Recorded, Terms
-from tallystick.core.run import Activation, Run, evolve
+from tallystick.core.run import Activation, Run
 from tallystick.core.status import status
 
 DRAWN = 16
 
 
-class Start(msgspec.Struct, frozen=True):
+class Start(msgspec.Struct, frozen=True, gc=False):
     """A dispatch that its owner must hand over as soon as the commit is answered."""
 
     key: ActivationKey
@@ -32,7 +33,7 @@ class Start(msgspec.Struct, frozen=True):
     input: bytes
 
 
-class Stop(msgspec.Struct, frozen=True):
+class Stop(msgspec.Struct, frozen=True, gc=False):
     """A dispatch that must be asked to stop once the request is on disk. reason.
 
     Timeout, cancel.

@@ -22,7 +22,7 @@ _encode = msgspec.json.Encoder(order="sorted").encode
 _decode = msgspec.json.Decoder(AnyEvent).decode
 
 
-class Sealed(msgspec.Struct, frozen=True):
+class Sealed(msgspec.Struct, frozen=True, gc=False):
     """One event, ready to be written. envelope: canonical JSON · hash: 32 bytes."""
 
     sequence: int
@@ -75,7 +75,9 @@ def open_envelope(envelope: bytes) -> AnyEvent:
 
 def payload_digest(salt: bytes, body: bytes) -> str:
     """Hex SHA-256 over salt ‖ body: what an envelope cites."""
-    return hashlib.sha256(salt + body).hexdigest()
+    found = hashlib.sha256(salt)
+    found.update(body)  # not salt + body: that is a copy of a body of up to 64 MiB
+    return found.hexdigest()
 
 
 def cited(event: AnyEvent) -> str | None:

@@ -7,7 +7,7 @@ told what is wrong with all of them, and of the first ones what was probably mea
 from collections.abc import Iterable
 from typing import Final
 
-COMPARISONS_MAX: Final = 20_000
+COMPARISONS_MAX: Final = 5_000
 """Words compared in one compile: a fraction of a second."""
 
 WORD_CHARS_MAX: Final = 32

@@ -36,9 +36,15 @@ def places_of(nodes: tuple[Node, ...]) -> dict[str, int]:
 
 
 def order_of(nodes: tuple[Node, ...]) -> Order | Finding:
-    """Work out the order, or return the cycle. Needs that name no step do not count."""
+    """Work out the order, or return the cycle.
+
+    Needs that name no step, or the step itself, do not count: they are told apart from this.
+    """
     places = places_of(nodes)
-    needs = [[places[need] for need in node.needs if need in places] for node in nodes]
+    needs = [
+        [places[need] for need in node.needs if need in places and need != node.id]
+        for node in nodes
+    ]
     sequence = _sequence(needs)
     if len(sequence) < len(nodes):
         return _cycle(nodes, needs, set(range(len(nodes))) - set(sequence))

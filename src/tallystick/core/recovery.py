@@ -72,6 +72,16 @@ class Verdict(Enum):
     ABANDON_GIVEN_UP = "abandoned, it never began; the step is given up"
 
 
+DOUBT_REASONS: dict[Verdict, str] = {
+    Verdict.DOUBT_UNKNOWN: "unknown",
+    Verdict.DOUBT_EXHAUSTED: "exhausted",
+    Verdict.DOUBT_FAILED: "failed-after-unknown",
+    Verdict.DOUBT_STOPPED: "stop-requested",
+    Verdict.DOUBT_PERMITTED: "permitted-dispatch-did-not-succeed",
+}
+"""How a doubt is recorded, for each verdict that is one."""
+
+
 class Situation(NamedTuple):
     """Everything the table looks at.
 

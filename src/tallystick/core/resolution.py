@@ -14,8 +14,9 @@ from tallystick.core.facts import EndDispatch, MarkDoubt, SetResolution
 from tallystick.core.failure import failure_body, storable
 from tallystick.core.history import payload_digest
 from tallystick.core.messages import DoubtResolved, EffectSeen
+from tallystick.core.reports import checked
 from tallystick.core.run import Activation, Attempt, Ended, Run
-from tallystick.core.settlement import abandon, checked, settle
+from tallystick.core.settlement import abandon, settle
 from tallystick.core.values import encode
 from tallystick.errors import Conflict, InvalidRequest, NotFound, NotReady, TallyError
 

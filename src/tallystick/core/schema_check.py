@@ -14,6 +14,7 @@ note, as the standard says. `sensitive: true` marks a value that must never be s
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from tallystick.core.pointer import ROOT, Path, quote, render
@@ -80,21 +81,28 @@ def check_schema(schema: object, types: Mapping[str, object]) -> tuple[SchemaPro
 
     `types` are the definition's named types, each of which is checked by a call of its own.
     """
+    if (unusable := _no_json(schema)) is not None:
+        return (unusable,)
     problems = _keyword_problems(schema, types)
-    if not problems:
-        problems = _standard_problems(schema)
+    if not any(problem.code == "schema-too-large" for problem in problems):
+        known = {problem.path for problem in problems}
+        problems += [it for it in _standard_problems(schema) if it.path not in known]
     if not problems:
         problems = _compile_problems(schema, types)
     return tuple(problems[:PROBLEMS_MAX])
 
 
-def _keyword_problems(schema: object, types: Mapping[str, object]) -> list[SchemaProblem]:
+def _no_json(schema: object) -> SchemaProblem | None:
     try:
         encode(plain_schema(schema))
     except ValueRefused as error:
-        return [SchemaProblem("schema-invalid", error.path, error.reason)]
+        return SchemaProblem("schema-invalid", error.path, error.reason)
     except RecursionError:
-        return [_too_large("the schema is nested too deep")]
+        return _too_large("the schema is nested too deep")
+    return None
+
+
+def _keyword_problems(schema: object, types: Mapping[str, object]) -> list[SchemaProblem]:
     problems: list[SchemaProblem] = []
     stack: list[tuple[Path, object]] = [(ROOT, schema)]
     nodes, known = 0, dict[str, int]()
@@ -187,14 +195,19 @@ def _in_place(
 
 def _standard_problems(schema: object) -> list[SchemaProblem]:
     """Check the schema against the standard's own schema, which the library carries."""
-    import jsonschema_rs
-
-    standard = jsonschema_rs.Draft202012Validator({"$ref": _DIALECT}, retriever=_refuse)
     problems = [
         SchemaProblem("schema-invalid", tuple(error.instance_path), standard_sentence(error))
-        for error in standard.iter_errors(plain_schema(schema))
+        for error in _standard().iter_errors(plain_schema(schema))
     ]
     return sorted(problems, key=lambda problem: (render(problem.path), problem.message))
+
+
+@cache
+def _standard() -> "jsonschema_rs.Draft202012Validator":
+    # Once, because compiling it takes longer than all schemas of a large workflow.
+    import jsonschema_rs
+
+    return jsonschema_rs.Draft202012Validator({"$ref": _DIALECT}, retriever=_refuse)
 
 
 def _compile_problems(schema: object, types: Mapping[str, object]) -> list[SchemaProblem]:

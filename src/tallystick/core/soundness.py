@@ -221,7 +221,9 @@ def _repeated(nodes: tuple[Node, ...]) -> Iterator[Finding]:
     for at, node in enumerate(nodes):
         if places[node.id] != at:
             message = f"two steps have the id {quote(node.id)}"
-            yield Finding("step-id-repeated", ("steps", at, "id"), message, "rename one of them")
+            path: Path = ("steps", at, "id")
+            first: Path = ("steps", places[node.id], "id")
+            yield Finding("step-id-repeated", path, message, "rename one of them", first)
 
 
 def _needs(nodes: tuple[Node, ...]) -> Iterator[Finding]:
@@ -232,6 +234,8 @@ def _needs(nodes: tuple[Node, ...]) -> Iterator[Finding]:
         for position, need in enumerate(node.needs):
             path: Path = ("steps", at, "needs", position)
             if need == node.id:
+                if places[need] != at:
+                    continue  # it follows a step of the same id, which is told
                 yield Finding("needs-itself", path, "a step cannot need itself", "remove it")
             elif need not in places:
                 message = f"no step of this workflow has the id {quote(need)}"
@@ -277,9 +281,9 @@ def _type(usage: Usage) -> Iterator[Finding]:
     assert template is not None
     field = usage.path[-1] if len(usage.path) == 3 else None
     if field == "when" and template.result_type not in {"BOOL", "DYN"}:
-        yield _not_boolean(usage.path, f"a {_shown(template.result_type)}")
+        yield _not_boolean(usage.path, _shown(template.result_type))
     if field == "fail" and template.result_type not in {"STRING", "DYN"}:
-        message = f"`fail` is a text, not a {_shown(template.result_type)}"
+        message = f"`fail` is a text, not {_shown(template.result_type)}"
         yield Finding("fail-not-text", usage.path, message, "put text around the expression")
 
 
@@ -295,9 +299,9 @@ def _not_boolean(path: Path, what: str) -> Finding:
 
 
 def _shown(result_type: str) -> str:
-    return {"INT": "integer", "MAP": "object"}.get(
-        (head := result_type.split("<")[0]), head.lower()
-    )
+    """Name a type of CEL in the words of JSON."""
+    name = result_type.split("<")[0]
+    return {"INT": "an integer", "MAP": "an object"}.get(name, f"a {name.lower()}")
 
 
 # Values of one kind.

@@ -121,7 +121,7 @@ def digest(data: bytes, *, tag: bytes = TAG) -> bytes:
 
     The tag says what `data` is and how it is spelled.
     """
-    return hashlib.sha256(_opening(tag) + data).digest()
+    return _digest(tag, data)
 
 
 def salted_digest(salt: bytes, data: bytes, *, tag: bytes = TAG) -> bytes:
@@ -131,13 +131,17 @@ def salted_digest(salt: bytes, data: bytes, *, tag: bytes = TAG) -> bytes:
     not betray a payload that can be guessed.
     """
     assert len(salt) == SALT_BYTES
-    return hashlib.sha256(_opening(tag) + salt + data).digest()
+    return _digest(tag, salt, data)
 
 
-def _opening(tag: bytes) -> bytes:
+def _digest(tag: bytes, *parts: bytes) -> bytes:
+    # Part by part: one text of them all would be a copy of a payload of up to 64 MiB.
     assert tag
     assert b"\0" not in tag
-    return tag + b"\0"
+    found = hashlib.sha256(tag + b"\0")
+    for part in parts:
+        found.update(part)
+    return found.digest()
 
 
 # The walk before encoding. It answers as fast as Python can; only a no is walked again, for its

@@ -1,10 +1,10 @@
-"""From a request to a run: checked, bound to its tasks for ever, and recognised when it comes again.
+"""From a request to a run: checked, bound to its tasks for ever, recognised when it comes again.
 
-    definition ─▶ prepare ─▶ Prepared: plan, bindings, input schema      once per definition and root
+    definition ─▶ prepare ─▶ Prepared: plan, bindings, input schema     once per definition, root
     Prepared + input ─▶ start ─▶ known key? the same run · else a birth in the next batch
 
-A start that was acknowledged is on disk with its first attempts prepared. A thousand starts at once share
-their batches; of fifty with one key, one is written and the others get the same answer.
+A start that was acknowledged is on disk with its first attempts prepared. A thousand starts at once
+share their batches; of fifty with one key, one is written and the others get the same answer.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -28,6 +28,9 @@ from tallystick.errors import Conflict, InvalidRequest
 from tallystick.executors.function.resolve import ResolvedTask
 from tallystick.store.protocol import KeyTaken, StoredRun
 
+if TYPE_CHECKING:
+    from tallystick.core.schemas import Validator
+
 KEY_BYTES_MAX: Final = 512
 INPUT_BYTES_MAX: Final = 1024 * 1024
 RUN_PREFIX: Final = "r"
@@ -38,21 +41,13 @@ Resolve = Callable[[str, Path | None], ResolvedTask]
 _decode_limits = msgspec.json.Decoder(Limits).decode
 
 
-class InputCheck(Protocol):
-    """Says what is wrong with a run's input; empty: nothing."""
-
-    def validate(self, value: object) -> list[object]:
-        """Every problem, each with its path, in a stable order."""
-        ...
-
-
 class Prepared(msgspec.Struct, frozen=True):
     """A definition that can be started: compiled, its tasks found and bound."""
 
     plan: Plan
     bindings: Bindings
     description: Description
-    check: InputCheck | None
+    check: Validator | None
 
 
 class Admitted(msgspec.Struct, frozen=True):
@@ -63,7 +58,7 @@ class Admitted(msgspec.Struct, frozen=True):
 
 
 class Desk:
-    """Admits runs. `born` is given a birth that goes into the next batch.
+    """Admits runs. `check` raises if none are taken now; `born` gets what goes into the next batch.
 
     authority  makes the authority of a new run; None as its answer: runs are born unclaimed
     """
@@ -74,6 +69,7 @@ class Desk:
         *,
         resolve: Resolve,
         authority: Callable[[], Authority | None],
+        check: Callable[[], None],
         born: Callable[[Birth], None],
     ) -> None:
         self._store = scene.store
@@ -81,6 +77,7 @@ class Desk:
         self._entropy = scene.entropy
         self._fault = scene.fault
         self._resolve = resolve
+        self._check = check
         self._authority = authority
         self._born = born
         self._stored: set[bytes] = set()
@@ -120,6 +117,7 @@ class Desk:
         Raises `InvalidRequest` for an input that does not fit, `Conflict` for a key that belongs to
         another request (nothing was written), `CapacityUnavailable` when the disk is full.
         """
+        self._check()
         body = _input(prepared, given)
         merged = _merged(prepared.plan.definition.limits, limits)
         self._clock.hold("store")
@@ -231,13 +229,12 @@ class Desk:
         )
 
 
-def _input_check(plan: Plan) -> InputCheck | None:
+def _input_check(plan: Plan) -> Validator | None:
     if plan.definition.input is None:
         return None
     from tallystick.core.schemas import Validator  # only where a schema is declared
 
-    check: InputCheck = Validator(plan.definition.input, plan.definition.types)
-    return check
+    return Validator(plan.definition.input, plan.definition.types)
 
 
 def _input(prepared: Prepared, given: object) -> bytes:

@@ -19,7 +19,7 @@ from tallystick.core.run import Run
 from tallystick.engine.admission import TOKEN_BYTES, Desk, Resolve
 from tallystick.engine.driver import Driver
 from tallystick.engine.held import Birth, Flight, Held, Letter, answer
-from tallystick.engine.keeper import Keeper
+from tallystick.engine.keeper import Keeper, Role
 from tallystick.engine.outcomes import EngineFailed, Outcomes
 from tallystick.engine.recovery import Recovery
 from tallystick.engine.residence import RESIDENT_MAX
@@ -36,9 +36,8 @@ _log: Final = logging.getLogger("tallystick.engine")
 class Engine:
     """See the module's text. Made by `opening.open_engine`, stopped by `stopping.stop`.
 
-    dispatch  False: it applies single commands and hands nothing over
-    alone     True: it moves only the runs that it admits, or that it was asked to `take`
-    audit     compares copies with the store after every batch, in tests; None: does not
+    role   which runs it moves, if any; see `keeper.Role`
+    audit  compares copies with the store after every batch, in tests; None: does not
     """
 
     def __init__(
@@ -48,13 +47,12 @@ class Engine:
         executors: Callable[[ReportTo], Iterable[Executor]],
         resolve: Resolve,
         fatal: Callable[[StoreUnavailable], bool],
-        dispatch: bool = True,
-        alone: bool = False,
+        role: Role = "engine",
         resident_max: int = RESIDENT_MAX,
         audit: Callable[[Engine, Iterable[Held]], Awaitable[None]] | None = None,
     ) -> None:
         self.scene = scene
-        self.dispatch = dispatch
+        self.role = role
         self.failure: TallyError | None = None
         self._phase: Literal["new", "running", "stopping", "stopped"] = "new"
         self._audit = audit
@@ -72,13 +70,20 @@ class Engine:
             self.driver,
             self.turns,
             self.recovery,
-            dispatch=dispatch,
-            alone=alone,
+            role=role,
             resident_max=resident_max,
         )
+        if audit is not None:
+            self.keeper.touched = {}
         self.committer = self.keeper.committer
         self.outcomes = Outcomes(scene, self.keeper, fatal=fatal, waiting=self.committer.waiting)
-        self.desk = Desk(scene, resolve=resolve, authority=self._first_authority, born=self._born)
+        self.desk = Desk(
+            scene,
+            resolve=resolve,
+            authority=self._first_authority,
+            check=self.check,
+            born=self._born,
+        )
 
     @property
     def state(self) -> State:
@@ -123,6 +128,7 @@ class Engine:
 
         Raises `OwnerElsewhere` where nothing proves that its former engine has ended.
         """
+        self.keeper.adopt(run)
         await self.command(run, Advance({}))
 
     def copy(self, run: str) -> Run | None:
@@ -177,9 +183,9 @@ class Engine:
 
     def _first_authority(self) -> Authority | None:
         """A run that this engine admits is its own; one that is only written down is nobody's."""
-        if not self.dispatch:
+        if self.role == "client":
             return None
-        return Authority(1, self.scene.entropy.bytes(TOKEN_BYTES), self.scene.instance)
+        return Authority(1, self.scene.entropy.draw(TOKEN_BYTES), self.scene.instance)
 
     def _born(self, birth: Birth) -> None:
         self.check()
@@ -190,8 +196,8 @@ class Engine:
 
     async def _write(self, batch: list[Flight]) -> None:
         await self.outcomes.write(batch)
-        touched, self.keeper.touched = self.keeper.touched, {}
         if self._audit is not None:
+            touched, self.keeper.touched = self.keeper.touched or {}, {}
             await self._audit(self, touched.values())
 
     async def _guarded(self, work: Awaitable[None]) -> None:
@@ -201,9 +207,14 @@ class Engine:
             self._fail(failed.cause)
         except TallyError as error:
             self._fail(error)
-        except Exception as error:
+        except asyncio.CancelledError:
+            raise
+        except Exception as error:  # noqa: BLE001  a defect: the engine must not go on
             _log.exception("the engine failed")
             self._fail(_unexpected(error))
+        except BaseException as error:  # an interrupt that hit the loop just here
+            self._fail(_unexpected(error))
+            raise
 
     def _fail(self, error: TallyError) -> None:
         """Nothing is written any more: stop what runs here, and tell everybody why."""
@@ -227,7 +238,7 @@ def stopped() -> NotReady:
     return NotReady("the engine is not running", code="engine-stopped", check="engine")
 
 
-def _unexpected(error: Exception) -> MaintenanceRequired:
+def _unexpected(error: BaseException) -> MaintenanceRequired:
     return MaintenanceRequired(
         f"the engine failed unexpectedly: {type(error).__name__}: {error}",
         code="engine-failed",

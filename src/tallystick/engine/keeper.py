@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import Final
+from typing import Final, Literal, TypeAlias
 
-from tallystick.core.messages import BarrierDropped
-from tallystick.core.run import Run
-from tallystick.core.status import at_attempts_cap, status
+from tallystick.core.messages import RunEnded
+from tallystick.core.run import Run, at_attempts_cap
+from tallystick.core.status import status
 from tallystick.engine.commit import Committer
 from tallystick.engine.driver import Driver
 from tallystick.engine.held import Flight, Held, Letter
@@ -23,9 +23,14 @@ from tallystick.engine.residence import RESIDENT_MAX, Residence
 from tallystick.engine.scene import Scene
 from tallystick.engine.timers import Timers
 from tallystick.engine.turns import Turns
-from tallystick.engine.watch import Watchers
+from tallystick.engine.watch import End, Watchers
 from tallystick.errors import AuthorityLost, MaintenanceRequired, StoreUnavailable, TallyError
 from tallystick.store.protocol import Expected
+
+Role: TypeAlias = Literal["client", "own", "engine"]
+"""`engine` moves every run of the store, `own` only those that are started or adopted through it.
+A `client` applies single commands: it hands nothing over, reconciles nothing, and fires no timer.
+"""
 
 READ_AGAIN_MS: Final = 1_000
 """A run that could not be read is tried again after this."""
@@ -36,10 +41,10 @@ _log: Final = logging.getLogger("tallystick.engine")
 class Keeper:
     """The runs in the hands of one engine, and what each of them waits for.
 
-    dispatch  False: nothing is handed over, nothing is reconciled, and no timer fires
-    alone     True: only runs that it admits, or is asked for by name, are moved
+    role     what it does with them; see `Role`
     idle      set while no run moves by itself
     trouble   why the store cannot be written now, or None
+    touched  runs that were decided since it was last emptied, where somebody audits; else None
     """
 
     def __init__(
@@ -49,16 +54,15 @@ class Keeper:
         turns: Turns,
         recovery: Recovery,
         *,
-        dispatch: bool,
-        alone: bool = False,
+        role: Role,
         resident_max: int = RESIDENT_MAX,
     ) -> None:
         self._scene = scene
         self._driver = driver
         self._turns = turns
         self._recovery = recovery
-        self._dispatch = dispatch
-        self._alone = alone
+        self._role = role
+        self._dispatch = role != "client"
         self.plans = Plans(scene.store)
         self.watchers = Watchers()
         self.timers: Timers[str] = Timers(scene.clock, scene.clock.now, self._due)
@@ -74,12 +78,12 @@ class Keeper:
         self.trouble: TallyError | None = None
         self.idle = asyncio.Event()
         self._restless: set[str] = set()
-        self.touched: dict[str, Held] = {}
-        turns.closed = not dispatch
+        self.touched: dict[str, Held] | None = None
+        turns.closed = not self._dispatch
 
     async def survey(self) -> None:
         """Look through the unfinished runs and begin to take those for which something is to do."""
-        if self._dispatch and not self._alone:
+        if self._role == "engine":
             await self._recovery.survey(self.timers.set, self._restless.add)
             self._feed()
         self._look_idle()
@@ -92,6 +96,12 @@ class Keeper:
             self.committer.look()
         else:
             self.committer.post(held, letter)
+
+    def adopt(self, run: str) -> None:
+        """Move this run, whoever owned it, on evidence. An `engine` has every run in hand."""
+        if self._role == "own" and run not in self._restless:
+            self._stir(run)
+            self.residence.summon(run)
 
     def enter(self, held: Held) -> None:
         """A run that is about to be born."""
@@ -110,16 +120,19 @@ class Keeper:
         for stop in decision.stops:
             self._driver.stop(held.id, stop)
         self.watchers.changed(held.id)
-        self.touched[held.id] = held
+        if self.touched is not None:
+            self.touched[held.id] = held
         run = decision.run
+        if run.ended is not None:
+            self.watchers.rested(held.id, _end_of(flight))
         if run.authority is None or run.authority.engine != self._scene.instance:
             self._let_go(held)
             return
         if run.barrier:
             self._reconcile(held)
-        elif any(type(recorded.event) is BarrierDropped for recorded in decision.events):
-            self.committer.queue(held)
-        self._settle_down(held, run)
+        elif flight.barred:
+            self.committer.queue(held)  # what the barrier held back can be decided now
+        self._settle_down(held, run, decision.header.status)
 
     def lost(self, held: Held, error: AuthorityLost) -> None:
         """Another engine owns it: stop what only this process can be doing, forget the rest."""
@@ -164,11 +177,13 @@ class Keeper:
 
     def _folded(self, held: Held) -> None:
         """Its mailbox was emptied without anything to write."""
-        self.touched[held.id] = held
+        if self.touched is not None:
+            self.touched[held.id] = held
         if held.run is not None:
-            self._settle_down(held, held.run)
+            self._settle_down(held, held.run, status(held.run).status)
 
-    def _settle_down(self, held: Held, run: Run) -> None:
+    def _settle_down(self, held: Held, run: Run, seen: str) -> None:
+        """What this run waits for now. seen: its status."""
         if run.ended is not None:
             self._end(held)
             return
@@ -184,13 +199,13 @@ class Keeper:
             self._turns.wait(held)
         else:
             self._turns.leave(held)
-        if status(run).person:
+        if seen != "running" and status(run).person:
             self._calm(held.id)
         else:
             self._stir(held.id)
         if self.residence.crowded and run.in_flight == 0 and held.at_rest and not held.queued:
             held.run = None
-            if held not in self._turns:
+            if not held.hungry:
                 self.residence.drop(held)
 
     def _end(self, held: Held) -> None:
@@ -234,9 +249,9 @@ class Keeper:
     def _brought(self, held: Held) -> None:
         self.committer.queue(held)
 
-    def _not_brought(self, held: Held, error: TallyError) -> None:
+    def _not_brought(self, held: Held, error: Exception) -> None:
         held.loading = False
-        if isinstance(error, MaintenanceRequired):
+        if isinstance(error, MaintenanceRequired) or not isinstance(error, TallyError):
             self.broke(held, error)
             return
         held.refuse_all(error)
@@ -279,11 +294,20 @@ class Keeper:
 
     def _calm(self, run: str) -> None:
         self._restless.discard(run)
+        self.watchers.rested(run, None)
         self._look_idle()
 
     def _look_idle(self) -> None:
         if not self._restless:
             self.idle.set()
+
+
+def _end_of(flight: Flight) -> End | None:
+    """The end that this very transition brought; None: it came earlier, the store has it."""
+    for recorded in reversed(flight.decision.events):
+        if type(recorded.event) is RunEnded:
+            return End(recorded.event.status, recorded.payload.body if recorded.payload else None)
+    return None
 
 
 def _wants_a_slot(run: Run, due: int | None, now: int) -> bool:

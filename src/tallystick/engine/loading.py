@@ -8,11 +8,12 @@ from typing import Final
 import msgspec
 
 from tallystick.core.definition import Bindings, Definition, Limits
+from tallystick.core.evolution import replay
 from tallystick.core.graph import Plan
 from tallystick.core.identity import SEMANTICS, Authority
 from tallystick.core.layered import Layered
 from tallystick.core.messages import Payload
-from tallystick.core.run import Run, replay
+from tallystick.core.run import Run
 from tallystick.errors import MaintenanceRequired, NotReady
 from tallystick.store.protocol import Store, StoredRun
 

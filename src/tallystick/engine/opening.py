@@ -1,9 +1,12 @@
-"""How an engine comes to be: a store, the locks, a record of the start, and the parts put together."""
+"""How an engine comes to be: a store, the locks, a record of the start, the parts put together."""
 
 from __future__ import annotations
 
+import asyncio
 import os
-from collections.abc import Callable, Iterable, Mapping
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Final
 
@@ -15,10 +18,11 @@ from tallystick.engine.clock import Clock, Entropy, SystemClock
 from tallystick.engine.engine import Engine
 from tallystick.engine.faults import Faults, faults_from, hook
 from tallystick.engine.instance import Instance, enter
+from tallystick.engine.keeper import Role
 from tallystick.engine.residence import RESIDENT_MAX
 from tallystick.engine.scene import Scene
 from tallystick.engine.stopping import GRACE_MS, stop
-from tallystick.errors import StoreUnavailable
+from tallystick.errors import InvalidRequest, StoreUnavailable
 from tallystick.executors.contract import Executor, ReportTo
 from tallystick.executors.function.executor import FunctionExecutor
 from tallystick.executors.function.resolve import resolve
@@ -66,11 +70,22 @@ class Opened:
         self.began_at = began_at
         self.instance = instance
         self.store = store
+        self._end: asyncio.Task[None] | None = None
 
     async def stop(self, grace_ms: int = GRACE_MS) -> None:
-        """Stop the engine in order and close its store. A second call waits for the first."""
-        await stop(self.engine, self.instance, grace_ms)
-        await self.store.close()
+        """Stop the engine in order and close its store. A second call waits for the first.
+
+        It is carried out even if whoever asked for it is cancelled meanwhile.
+        """
+        if self._end is None:
+            self._end = asyncio.create_task(self._stop(grace_ms), name="tally-stop")
+        await asyncio.shield(self._end)
+
+    async def _stop(self, grace_ms: int) -> None:
+        try:
+            await stop(self.engine, self.instance, grace_ms)
+        finally:
+            await self.store.close()
 
 
 async def open_store(
@@ -80,7 +95,7 @@ async def open_store(
     return await open_sqlite(
         path,
         now=world.clock.now,
-        new_id=lambda: world.entropy.bytes(16).hex(),
+        new_id=lambda: world.entropy.draw(16).hex(),
         create=create,
         read_only=read_only,
         fault=world.fault,
@@ -93,8 +108,7 @@ async def open_engine(
     build: str,
     world: World | None = None,
     create: bool = True,
-    dispatch: bool = True,
-    alone: bool = False,
+    role: Role = "engine",
     setup: str | None = None,
     executors: ExecutorsOf | None = None,
     resident_max: int = RESIDENT_MAX,
@@ -103,9 +117,8 @@ async def open_engine(
 
     build     which version of the package this is, for the record
     create    make the database if there is none; else `NotFound`
-    dispatch  False: single commands are applied, and nothing is handed over
-    alone     True: only runs that it admits, or is asked to take, are moved; others are left alone
-    setup     SQL script for tables of the user's own, run now if it has not been; None: none
+    role      which runs it moves, if any; see `keeper.Role`
+    setup     SQL script for tables of the user's own, run at every opening: it says IF NOT EXISTS
     executors made with where they report to; None: the function executor
 
     Raises `OwnerElsewhere` naming the process that is the engine now, and what `open_store` raises.
@@ -113,21 +126,7 @@ async def open_engine(
     here = world or this_world()
     store = await open_store(path, here, create=create)
     try:
-        made = executors or (lambda report: (_functions(report, here),))
-
-        def engine(scene: Scene) -> Engine:
-            return Engine(
-                scene,
-                executors=made,
-                resolve=resolve,
-                fatal=is_fatal,
-                dispatch=dispatch,
-                alone=alone,
-                resident_max=resident_max,
-                audit=audit if here.faults is not None else None,
-            )
-
-        return await _begin(store, path, here, build, setup, engine)
+        return await _begin(store, path, here, build, role, setup, executors, resident_max)
     except BaseException:
         await store.close()
         raise
@@ -138,8 +137,10 @@ async def _begin(
     path: Path,
     world: World,
     build: str,
+    role: Role,
     setup: str | None,
-    make: Callable[[Scene], Engine],
+    executors: ExecutorsOf | None,
+    resident_max: int,
 ) -> Opened:
     instance = await enter(store, path, world.clock, world.entropy, build=build)
     try:
@@ -157,7 +158,16 @@ async def _begin(
             instance.id,
             instance.epoch,
         )
-        engine, began_at = make(scene), await store.position()
+        engine = Engine(
+            scene,
+            executors=executors or (lambda report: (_functions(report, world, store),)),
+            resolve=resolve,
+            fatal=is_fatal,
+            role=role,
+            resident_max=resident_max,
+            audit=audit if world.faults is not None else None,
+        )
+        began_at = await store.position()
         await engine.start()
     except BaseException:
         instance.unlock(gone=True)
@@ -168,13 +178,24 @@ async def _begin(
 def is_fatal(error: StoreUnavailable) -> bool:
     """After this only a new opening knows what is on the disk.
 
-    A failed fsync may have made the kernel forget what it could not write; the next one succeeds all
-    the same. The store says so by writing no more, and by citing the database's own error.
+    A failed fsync may have made the kernel forget what it could not write; the next one succeeds
+    all the same. The store says so by writing no more, and by citing the database's own error.
     """
     return error.code == "store-broken" or (
         error.code == "commit-unknown" and "error" in error.facts
     )
 
 
-def _functions(report: ReportTo, world: World) -> FunctionExecutor:
-    return FunctionExecutor(report, now=world.clock.now)
+def _functions(report: ReportTo, world: World, store: SqliteStore) -> FunctionExecutor:
+    loop, home = asyncio.get_running_loop(), threading.get_ident()
+
+    def read(sql: str, params: Sequence[object]) -> Sequence[tuple[object, ...]]:
+        if threading.get_ident() == home:
+            raise InvalidRequest(
+                "ctx.read would block the engine's loop in an async function",
+                code="read-in-loop",
+                next_step="make the step an ordinary function, which runs in a thread",
+            )
+        return asyncio.run_coroutine_threadsafe(store.query(sql, params), loop).result()
+
+    return FunctionExecutor(report, now=world.clock.now, snapshot=lambda: nullcontext(read))

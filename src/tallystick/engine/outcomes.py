@@ -44,7 +44,7 @@ BACKOFF_MAX_MS: Final = 5_000
 _log: Final = logging.getLogger("tallystick.engine")
 
 
-class EngineFailed(Exception):  # noqa: N818  it says what happened
+class EngineFailed(Exception):
     """The engine must stop: `cause` says why. Nothing is written any more."""
 
     def __init__(self, cause: TallyError) -> None:
@@ -128,6 +128,9 @@ class Outcomes:
         self._leave_trouble()
         for flight, told in zip(batch, answers, strict=True):
             flight.held.flight = None
+            if type(told) is Committed:  # nearly always
+                self._land(flight)
+                continue
             match told:
                 case Committed():
                     self._land(flight)
@@ -201,7 +204,7 @@ class Outcomes:
     def _contradicts(self, flight: Flight, message: str) -> None:
         flight.held.return_letters(flight.letters)
         error = MaintenanceRequired(
-            f"run {flight.held.id}: the store refused a row that contradicts what it holds: {message}",
+            f"run {flight.held.id}: a row was refused that contradicts what is stored: {message}",
             code="row-refused",
             facts={"run": flight.held.id, "why": message},
             next_step="nothing more is done for this run; keep the file for an investigation",
@@ -284,7 +287,11 @@ class Outcomes:
     async def _pause(self, error: TallyError) -> None:
         """Wait a little longer each time, up to a bound that is well below 30 s."""
         self._enter_trouble(error)
-        await self._clock.sleep(self._backoff_ms)
+        self._clock.release("store")
+        try:
+            await self._clock.sleep(self._backoff_ms)
+        finally:
+            self._clock.hold("store")
         self._backoff_ms = min(2 * self._backoff_ms, BACKOFF_MAX_MS)
 
 

@@ -5,8 +5,8 @@
 
 What was prepared and never called is recorded as never begun; a function that ends within the grace
 has ended; of what outlives it nobody will hear, and its class decides. The record of the end says
-`drained` only if nothing of it runs any more: then it proves to the next engine that nothing of this
-one can still begin.
+`drained` only if nothing of it runs any more: then it proves to the next engine that nothing of
+this one can still begin.
 """
 
 from __future__ import annotations
@@ -42,13 +42,10 @@ _log: Final = logging.getLogger("tallystick.engine")
 
 
 async def stop(engine: Engine, instance: Instance, grace_ms: int = GRACE_MS) -> None:
-    """Stop an engine in order. A second call waits for the first.
+    """Stop an engine in order. Called once; `opening.Opened.stop` sees to that.
 
     Never raises for a store that cannot be written: the next engine then finds out what happened.
     """
-    if engine.state in ("stopping", "stopped"):
-        await engine.over.wait()
-        return
     failed = engine.failure is not None
     engine.begin_stop()
     engine.scene.fault("stop.begun")

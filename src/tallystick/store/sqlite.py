@@ -243,8 +243,10 @@ class SqliteSession:
 
     def close(self) -> None:
         self.rollback()
-        with _translated("close"):
+        try:
             self._connection.close()
+        except apsw.Error:
+            return  # its last checkpoint failed: the log still holds everything
 
 
 def _bindings(params: Sequence[object]) -> tuple[apsw.SQLiteValue, ...]:

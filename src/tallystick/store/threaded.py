@@ -141,12 +141,19 @@ class ThreadedStore:
         ]
         if not large:
             return {}
-        return await self._files().do(
-            lambda: {
-                (run, sequence): BlobName(self._blobs.put(body), len(body))
-                for run, sequence, body in large
-            }
-        )
+
+        def put() -> dict[tuple[str, int], BlobName]:
+            try:
+                return {
+                    (run, sequence): BlobName(self._blobs.put(body), len(body))
+                    for run, sequence, body in large
+                }
+            except TallyError:
+                raise
+            except Exception as error:
+                raise failed(error) from error
+
+        return await self._files().do(put)
 
     def _files(self) -> Worker:
         if self._filing is None:

@@ -94,6 +94,9 @@ class Signature:
     def result(self, value: object) -> bytes:
         """Turn what the function returned into canonical JSON.
 
+        One above `OUTPUT_BYTES_MAX` is not read back: it is refused for its size, and reading it
+        would cost as much memory again.
+
         Raises:
             ResultRefused: it does not satisfy the return annotation, or JSON cannot say it.
         """
@@ -102,7 +105,7 @@ class Signature:
         try:
             plain = msgspec.to_builtins(value, str_keys=True, enc_hook=_plain)
             output = encode(plain)
-            if self._checker is not None:
+            if self._checker is not None and len(output) <= OUTPUT_BYTES_MAX:
                 self._checker.decode(output)
             return output
         except msgspec.ValidationError as error:

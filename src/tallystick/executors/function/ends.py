@@ -52,6 +52,7 @@ HARMLESS: Final = frozenset({"read_only", "transactional"})
 CANCELLED: Final = (asyncio.CancelledError, concurrent.futures.CancelledError)
 DETAIL_BYTES_MAX: Final = 64 * 1024
 MESSAGE_CHARACTERS_MAX: Final = 4_096
+NAME_CHARACTERS_MAX: Final = 300
 FRAMES_MAX: Final = 20
 MEMBERS_MAX: Final = 50
 OWN_FILES: Final = __file__.rpartition("/")[0]
@@ -135,7 +136,8 @@ def members(error: BaseException) -> Iterator[BaseException]:
 
 def message_of(error: BaseException) -> str:
     """`ValueError: no such order`, bounded, and safe to store and to show."""
-    return _safe(f"{_name(error)}: {_text(error)}" if _text(error) else _name(error))
+    text = _text(error)
+    return f"{_name(error)}: {text}" if text else _name(error)
 
 
 def detail_of(error: BaseException) -> Json:
@@ -153,7 +155,7 @@ def detail_of(error: BaseException) -> Json:
 def _describe(error: BaseException, frames: int) -> dict[str, Json]:
     return {
         "type": _name(error),
-        "message": _safe(_text(error)),
+        "message": _text(error),
         "traceback": list(_frames(error, frames)),
     }
 
@@ -167,7 +169,9 @@ def _frames(error: BaseException, count: int) -> Iterator[str]:
     lines = {id(frame): line for frame, line in traceback.walk_tb(error.__traceback__)}
     for frame in summary[-count:]:
         code = frame.f_code
-        yield _safe(f"{code.co_filename}:{lines[id(frame)]} in {code.co_qualname}", 300)
+        yield _safe(
+            f"{code.co_filename}:{lines[id(frame)]} in {code.co_qualname}", NAME_CHARACTERS_MAX
+        )
 
 
 def _bounded(detail: dict[str, Json]) -> Json:
@@ -182,12 +186,14 @@ def _bounded(detail: dict[str, Json]) -> Json:
 def _name(error: BaseException) -> str:
     kind = type(error)
     in_builtins = kind.__module__ in ("builtins", "__main__")
-    return kind.__qualname__ if in_builtins else f"{kind.__module__}.{kind.__qualname__}"
+    name = kind.__qualname__ if in_builtins else f"{kind.__module__}.{kind.__qualname__}"
+    return _safe(name, NAME_CHARACTERS_MAX)
 
 
 def _text(error: BaseException) -> str:
+    # Cut before anything is made of it: a text of 300 MB blocked the loop for seconds.
     try:
-        return str(error)
+        return _safe(str(error))
     except Exception:  # noqa: BLE001  an exception of the user that cannot even be shown
         return "(its text cannot be shown)"
 

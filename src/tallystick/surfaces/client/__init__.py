@@ -1,13 +1,9 @@
 """The Python client: open a store, start runs, wait for them, decide doubts.
 
-places   which database is meant
-sources  from a file, text or `Definition` to something that can be started
-checking what can be said about a definition file before anything is started
-runs     what a run looks like from outside, and how it is read
-steps    what has become of each step, and what is in doubt
-handle   one run: its status, events and result
-tally    the verbs
-blocking the same verbs for scripts and notebooks, without `await`
+`tally` has the verbs and `handle` what can be asked of one run; `blocking` is both of them for
+scripts and notebooks, without `await`. `places` knows which database is meant, `sources` comes from
+a file or a `Definition` to something that can be started, `runs` is what a run looks like from
+outside.
 """
 
 from tallystick.surfaces.client.blocking import BlockingRun, BlockingTally, open_blocking
@@ -18,7 +14,7 @@ from tallystick.surfaces.client.runs import HistoryEvent, RunInfo
 from tallystick.surfaces.client.sources import problem_fact
 from tallystick.surfaces.client.steps import Doubt, StepInfo
 from tallystick.surfaces.client.tally import EngineOf, Tally
-from tallystick.surfaces.client.tally import open_tally as open
+from tallystick.surfaces.client.tally import open_tally as open  # noqa: A004  as in `ts.open`
 
 __all__ = [
     "BlockingRun",

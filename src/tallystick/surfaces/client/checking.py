@@ -146,7 +146,7 @@ def _told(
 
 
 def _misfit(task: ResolvedTask, node: Node) -> str | None:
-    """Why the task does not take these arguments: their names, and where all are fixed their types."""
+    """Why the task does not take these arguments: their names; where all are fixed their types."""
     given = node.inputs or {}
     why = task.signature.misfit(given)
     if why is not None or _computed(given):

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
+from tallystick.core.values import decode_trusted
+from tallystick.engine.watch import End
 from tallystick.errors import CapacityUnavailable, MaintenanceRequired, RunFailed, RunInDoubt
+from tallystick.surfaces.client.asked import number
 from tallystick.surfaces.client.runs import (
     HistoryEvent,
+    Json,
     RunInfo,
     end_of,
     full_info,
@@ -56,12 +60,10 @@ class RunHandle:
 
     async def settled(self) -> RunInfo:
         """Return once it has ended, or nothing of it moves before a person acts."""
-        async for info in self._states(every=False):
-            if info.ended or info.needs_person:
-                return await self.status()
-        raise AssertionError("a run is watched until it ends")
+        await self._rest()
+        return await self.status()
 
-    async def result(self, timeout: float | None = None) -> Any:  # noqa: ASYNC109  seconds, as in asyncio
+    async def result(self, timeout: float | None = None) -> Json:  # noqa: ASYNC109  seconds, as in asyncio
         """Wait for the end and return the output, JSON as Python values.
 
         timeout  seconds; None: as long as it takes
@@ -69,52 +71,74 @@ class RunHandle:
         Raises `RunFailed` if it failed or was cancelled, `RunInDoubt` once it waits for a person,
         `CapacityUnavailable` once it used up its attempts, `TimeoutError`. The run is not touched.
         """
+        if timeout is None:
+            return await self._wait_for_end()
         async with asyncio.timeout(timeout):
-            async for info in self._states(every=False):
-                if info.ended:
-                    return await self._end(info)
-                if info.needs_person:
-                    raise await self._stuck(info)
-        raise AssertionError("a run is watched until it ends")
+            return await self._wait_for_end()
+
+    async def _wait_for_end(self) -> Json:
+        found = await self._rest()
+        if isinstance(found, End):
+            value = None if found.body is None else decode_trusted(found.body)
+            return self._judge(found.status, value)
+        if found.ended:
+            store = await self._tally.reading()
+            return self._judge(found.status, await end_of(store, await store.run(self.id)))
+        raise await self._stuck(found)
+
+    async def _rest(self) -> End | RunInfo:
+        """How it ended, or where it waits for a person.
+
+        The engine of this process tells; where another one has the run, the store does.
+        """
+        store = await self._tally.reading()
+        pause = LOOK_MIN_S
+        while True:
+            rest = self._tally.next_rest(self.id)
+            if rest is None or not self._tally.moves(self.id):
+                info = info_of(await store.run(self.id))
+                if info.ended or info.needs_person:
+                    return info
+            if rest is None:
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, LOOK_MAX_S)
+            elif (end := await rest) is not None:
+                return end
 
     async def events(self, after: int = 0) -> AsyncIterator[HistoryEvent]:
         """Every event above sequence `after`, as it is committed, until the run has ended."""
+        number("after", after)
         store = await self._tally.reading()
-        async for info in self._states(every=True):
+        async for info in self._states():
             async for event in history_of(store, self.id, after=after):
                 after = event.sequence
                 yield event
             if info.ended:
                 return
 
-    async def _states(self, *, every: bool) -> AsyncIterator[RunInfo]:
-        """The run as it is now, and after its changes. every False: those it plainly goes on from
-        are left out.
-        """
+    async def _states(self) -> AsyncIterator[RunInfo]:
+        """The run as it is now, and after each of its changes."""
         store = await self._tally.reading()
         pause = LOOK_MIN_S
         while True:
             change = self._tally.next_change(self.id)
-            if every or not self._tally.moves(self.id):
-                yield info_of(await store.run(self.id))
+            yield info_of(await store.run(self.id))
             if change is not None:
                 await change
             else:
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, LOOK_MAX_S)
 
-    async def _end(self, info: RunInfo) -> Any:
-        store = await self._tally.reading()
-        value = await end_of(store, await store.run(self.id))
-        if info.status == "succeeded":
+    def _judge(self, status: str, value: Json) -> Json:
+        if status == "succeeded":
             return value
         told = value if isinstance(value, dict) else {}
         why = told.get("message") or "without a recorded reason"
         where = f" in step {told['step']}" if "step" in told else ""
         raise RunFailed(
-            f"run {self.id} {info.status}{where}: {why}",
-            code=f"run-{info.status}",
-            facts={"run": self.id, "status": info.status, "failure": told or None},
+            f"run {self.id} {status}{where}: {why}",
+            code=f"run-{status}",
+            facts={"run": self.id, "status": status, "failure": told or None},
             next_step=f"tally show {self.id}",
         )
 

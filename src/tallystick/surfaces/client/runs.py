@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import msgspec
 
@@ -19,8 +20,12 @@ from tallystick.store.protocol import ListedRun, Store, StoredEvent, StoredRun
 from tallystick.surfaces.client.steps import Doubt, doubts_of
 
 TERMINAL: Final = frozenset({"succeeded", "failed", "cancelled"})
+_INDEX: Final = re.compile(r"[0-9]{1,18}\]")
 LOOK_BACK_FIRST: Final = 4
-"""The end of a run is its last event, but for facts that came late: look back so far, then farther."""
+"""A run's end is its last event, but for facts that came late: look back so far, then farther."""
+
+Json: TypeAlias = Any
+"""JSON as Python values, which their reader knows the shape of and a type checker does not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +64,8 @@ class RunInfo:
     damaged: str | None = None
     input: Any = None
     doubts: tuple[Doubt, ...] = ()
-    output: Any = None
-    failure: Mapping[str, Any] | None = None
+    output: Json = None
+    failure: Mapping[str, Json] | None = None
 
     @property
     def ended(self) -> bool:
@@ -84,8 +89,8 @@ class HistoryEvent:
     position: int
     kind: str
     at: int
-    fields: Mapping[str, Any]
-    payload: Any
+    fields: Mapping[str, Json]
+    payload: Json
     hash: str
 
 
@@ -173,7 +178,7 @@ async def full_info(store: Store, run: str) -> RunInfo:
     return replace(info, doubts=await doubts_of(store, stored))
 
 
-async def end_of(store: Store, stored: StoredRun) -> Any:
+async def end_of(store: Store, stored: StoredRun) -> Json:
     """The output of a run that succeeded, the failure of one that did not; None if it has none.
 
     Raises `MaintenanceRequired` where the history of an ended run has no end.
@@ -201,7 +206,7 @@ async def history_of(store: Store, run: str, *, after: int = 0) -> AsyncIterator
 
 
 async def checked_history(store: Store, run: str, *, after: int = 0) -> AsyncIterator[HistoryEvent]:
-    """The same, with the chain of hashes checked from the first event on, and against the run's row.
+    """The same, with the chain of hashes checked from the first event to the run's row.
 
     Raises `NotFound`, and `MaintenanceRequired` at the first event that is not what was recorded.
     """
@@ -251,7 +256,7 @@ def parse_step(text: str) -> ActivationKey:
     names, indices = [], []
     for part in text.split("."):
         name, bracket, rest = part.partition("[")
-        if not name or (bracket and not (rest.endswith("]") and rest[:-1].isdecimal())):
+        if not name or (bracket and not _INDEX.fullmatch(rest)):
             raise InvalidRequest(
                 f"{text!r} does not name a step",
                 code="step-unreadable",

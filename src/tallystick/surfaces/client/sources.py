@@ -8,8 +8,9 @@ from typing import Final, TypeAlias
 
 from tallystick.core.compiler import Compiled, compile_source
 from tallystick.core.definition import Definition
-from tallystick.core.diagnostics import Diagnostic, SourceRefused
+from tallystick.core.diagnostics import Diagnostic, Finding, SourceRefused
 from tallystick.core.graph import Plan
+from tallystick.core.soundness import problems
 from tallystick.core.source import BYTES_MAX
 from tallystick.engine.admission import Desk, Prepared
 from tallystick.errors import Fact, InvalidRequest
@@ -52,6 +53,14 @@ class Sources:
         for known, under, at, prepared in self._objects:
             if known is source and under == root and at is desk:
                 return prepared
+        found = problems(source)
+        if found:
+            raise InvalidRequest(
+                f"the definition {source.workflow!r} cannot run: {found[0]}",
+                code="definition-invalid",
+                check="definition",
+                facts={"problems": [problem_fact(_told(it, source.workflow)) for it in found]},
+            )
         prepared = desk.prepare(Plan(source), root=root)
         self._objects = [*self._objects[1 - PREPARED_MAX :], (source, root, desk, prepared)]
         return prepared
@@ -102,6 +111,13 @@ def problem_fact(problem: Diagnostic) -> dict[str, Fact]:
         "message": problem.message,
         "remedy": problem.remedy,
     }
+
+
+def _told(finding: Finding, workflow: str) -> Diagnostic:
+    """A problem of a definition that has no source: its place is a path of the language."""
+    where = ".".join(map(str, finding.path))
+    message = f"{where}: {finding.message}" if where else finding.message
+    return Diagnostic(finding.code, message, workflow, 0, 0, finding.remedy)
 
 
 def _stamp(path: Path) -> Stamp:

@@ -16,6 +16,7 @@ import msgspec
 from tallystick.core.definition import Bindings, Definition, Node
 from tallystick.core.identity import ActivationKey, parse_instance
 from tallystick.core.values import decode_trusted
+from tallystick.errors import NotFound
 from tallystick.store.protocol import ActivationRow, AttemptRow, Store, StoredRun
 
 Visit: TypeAlias = tuple[str, str]
@@ -37,7 +38,8 @@ class Doubt:
     """An attempt that may have happened, and nobody can say: what a person has to decide.
 
     step    as people write it, `fix[2].build`
-    reason  why it is not known, in a word: `unknown`, `exhausted`, … · detail: in a sentence, or None
+    reason  why it is not known, in a word: `unknown`, `exhausted`, …
+    detail  the same in a sentence, or None
     identity  64 hex digits: the idempotency key that the outside saw
     effect  effect class in force · since: when it went in doubt, ms since 1970
     """
@@ -57,7 +59,8 @@ class StepInfo:
     """A visit to a step, as it is committed now.
 
     step    as people write it, `fix[2].build`
-    status  pending, ready, running, retry, in_doubt, succeeded, failed, cancelled, skipped, given_up
+    status  pending, ready, running, retry, in_doubt, and at the end succeeded, failed, cancelled,
+            skipped, given_up
     effect  effect class in force; None: this kind of step does nothing outside
     attempt, dispatch  numbers of the newest; None: there is none yet
     due_at  when it is tried again, ms since 1970, or None
@@ -132,6 +135,19 @@ async def steps_of(store: Store, run: str) -> list[StepInfo]:
         if stored.header.sequence == before:
             return found
     return await _steps(store, stored)
+
+
+async def check_step(store: Store, run: str, key: ActivationKey) -> None:
+    """Refuse a name that no step has, before anything is done for it. Raises `NotFound`."""
+    steps = await steps_of(store, run)
+    if str(key) not in {it.step for it in steps}:
+        raise NotFound(
+            f"run {run} has no step {str(key)!r}",
+            code="step-unknown",
+            check="step",
+            facts={"run": run, "in_doubt": [it.step for it in steps if it.status == "in_doubt"]},
+            next_step=f"tally show {run}",
+        )
 
 
 async def _steps(store: Store, stored: StoredRun) -> list[StepInfo]:

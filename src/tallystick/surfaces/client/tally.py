@@ -1,9 +1,10 @@
 """The verbs of the client: start, run, get, list, history, resolve, validate.
 
-A client with `engine=True` is the engine of its store: it moves runs for as long as it is open; with
-`engine="own"` only those that are started through it. One without only reads; what it writes (a start,
-a decision about a doubt) it writes by being the engine for that moment, and it dispatches nothing and
-makes no database. Where another process is the engine, `OwnerElsewhere` names it.
+A client with `engine=True` is the engine of its store: it moves runs for as long as it is open;
+with `engine="own"` only those that are started through it. One without only reads; what it writes
+(a start, a decision about a doubt) it writes by being the engine for that moment, and it dispatches
+nothing. Where another process is the engine, `OwnerElsewhere` names it. Only an engine and a start
+make a database where there is none.
 """
 
 from __future__ import annotations
@@ -11,56 +12,43 @@ from __future__ import annotations
 import asyncio
 import builtins
 import os
-import pwd
 from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeAlias
-
-import msgspec
+from typing import TYPE_CHECKING, Final, Literal, Self, TypeAlias
 
 from tallystick.core.commands import Resolve
 from tallystick.core.definition import Definition, Limits
 from tallystick.core.messages import Decision
-from tallystick.core.values import ValueRefused, encode
 from tallystick.engine.opening import Opened, World, open_engine, open_store, this_world
 from tallystick.engine.stopping import GRACE_MS
-from tallystick.engine.watch import ANY
 from tallystick.errors import ForkedClient, InvalidRequest, NotFound, NotReady
 from tallystick.store.protocol import RunFilter, Store
+from tallystick.surfaces.client import listing
+from tallystick.surfaces.client.asked import actor_here, number, output_body, text
 from tallystick.surfaces.client.checking import Validated, validate
+from tallystick.surfaces.client.following import news
 from tallystick.surfaces.client.handle import RunHandle
 from tallystick.surfaces.client.places import database_path, make_default_folder
 from tallystick.surfaces.client.runs import (
     HistoryEvent,
-    Owners,
+    Json,
     RunInfo,
     checked_history,
     info_of,
     parse_step,
-    shown_status,
-    told,
 )
 from tallystick.surfaces.client.sources import Sources
-from tallystick.surfaces.client.steps import steps_of
+from tallystick.surfaces.client.steps import check_step
 
 if TYPE_CHECKING:
     from tallystick.engine.engine import Engine
+    from tallystick.engine.keeper import Role
+    from tallystick.engine.watch import End
 
 DECISIONS: Final[tuple[Decision, ...]] = ("succeeded", "failed", "cancelled", "never_happened")
 BUILD: Final = "tallystick"
-
-STATUSES: Final = (
-    "succeeded", "failed", "cancelled", "damaged", "recovering", "in_doubt", "cancelling", "pausing",
-    "paused", "running", "waiting",
-)  # fmt: skip
-"""Every status that a list may show. Source: design §4.3."""
-
-IDS_MAX: Final = 1_000
-FOLLOW_PAGE: Final = 256
-FOLLOW_PAUSE_S: Final = 0.05
-LOOK_AGAIN_S: Final = 0.5
 
 EngineOf: TypeAlias = bool | Literal["own"]
 """False: none · `own`: of the runs that are started through this client · True: of all runs."""
@@ -73,14 +61,14 @@ class Tally:
         self,
         path: Path,
         *,
-        engine: EngineOf,
+        role: Role,
         setup: str | os.PathLike[str] | None,
         root: str | os.PathLike[str] | None,
         world: World | None,
     ) -> None:
         self.path = path
         self.created = False
-        self._engine_of = engine
+        self._role = role
         self._setup = setup
         self._sources = Sources(None if root is None else Path(root))
         self._world = world
@@ -92,13 +80,8 @@ class Tally:
     async def __aenter__(self) -> Self:
         self._pid = os.getpid()
         self._reader_lock = asyncio.Lock()
-        if not self._engine_of:
-            await self.reading()
-            return self
-        make_default_folder(self.path)
-        existed = self.path.exists()
-        self._opened = await self._open_engine(dispatch=True)
-        self.created = not existed
+        if self._role != "client":
+            self._opened = await self._open_engine(self._role, create=True)
         return self
 
     async def __aexit__(
@@ -122,7 +105,7 @@ class Tally:
     # ---------------------------------------------------------------------------------- verbs
 
     def compile(self, definition: str | os.PathLike[str]) -> None:
-        """Compile a definition file that is about to be started. Needs no open store, writes nothing.
+        """Compile a definition file that is about to be started. Nothing need be open for it.
 
         Raises `InvalidRequest` with all its problems among the facts.
         """
@@ -131,7 +114,7 @@ class Tally:
     async def start(
         self,
         definition: str | os.PathLike[str] | Definition,
-        input: Any = None,  # noqa: A002  the word of the language
+        input: Json = None,  # noqa: A002  the word of the language
         key: str | None = None,
         limits: Limits | None = None,
         root: str | os.PathLike[str] | None = None,
@@ -151,10 +134,10 @@ class Tally:
             OwnerElsewhere: another process is the engine of this store. Nothing was written.
             CapacityUnavailable: the disk is full. Nothing was written.
 
-        With `engine="own"` a run that was found under its key is taken over from an engine that ended;
-        `OwnerElsewhere` where nothing proves that it has.
+        With `engine="own"` a run that was found under its key is taken over from an engine that
+        ended; `OwnerElsewhere` where nothing proves that it has.
         """
-        async with self._engine() as engine:
+        async with self._engine(create=True) as engine:
             prepared = self._sources.prepared(
                 engine.desk, definition, None if root is None else Path(root)
             )
@@ -165,12 +148,12 @@ class Tally:
     async def run(
         self,
         definition: str | os.PathLike[str] | Definition,
-        input: Any = None,  # noqa: A002  the word of the language
+        input: Json = None,  # noqa: A002  the word of the language
         key: str | None = None,
         limits: Limits | None = None,
         *,
         timeout: float | None = None,  # noqa: ASYNC109  seconds, as in asyncio
-    ) -> Any:
+    ) -> Json:
         """`start`, then `result`: the output of the run. Only an engine can do it."""
         self._check()
         if self._opened is None:
@@ -184,7 +167,7 @@ class Tally:
 
     async def get(self, run: str) -> RunHandle:
         """The run of this id. Raises `NotFound`."""
-        await (await self.reading()).run(run)
+        await (await self.reading()).run(text("run", run))
         return RunHandle(self, run)
 
     async def list(
@@ -198,20 +181,17 @@ class Tally:
     ) -> list[RunInfo]:
         """A page of runs, newest first. All given conditions hold; None: any.
 
-        before  a page's last `number`: continue below it · limit: at most 1,000
+        before  a page's last `number`: continue below it · limit: 1 to 1,000; more is 1,000
         """
-        store = await self.reading()
-        wanted = _statuses(status)
-        owners, found = Owners(store), builtins.list[RunInfo]()
-        while len(found) < limit:
-            which = RunFilter(_stored_as(wanted), workflow, key, before, limit)
-            page = await store.runs(which)
-            shown = [await owners.info(listed) for listed in page]
-            found += [info for info in shown if wanted is None or info.status in wanted]
-            if len(page) < min(limit, IDS_MAX):
-                break
-            before = page[-1].number
-        return found[:limit]
+        wanted = listing.statuses(status)
+        which = RunFilter(
+            None,
+            None if workflow is None else text("workflow", workflow),
+            None if key is None else text("key", key),
+            None if before is None else number("before", before),
+            number("limit", limit, least=1),
+        )
+        return await listing.page(await self.reading(), wanted, which)
 
     async def find(self, beginning: str, limit: int = 10) -> builtins.list[str]:
         """Ids of runs that begin with this text, in their order; at most `limit`."""
@@ -221,55 +201,35 @@ class Tally:
 
     async def counts(self) -> dict[str, int]:
         """How many runs have each status; those that no run has are left out."""
-        store = await self.reading()
-        owners, found = Owners(store), dict[str, int]()
-        for some in await store.counts():
-            owned = some.engine is not None and not (
-                some.status == "running" and await owners.gone(some.engine)
-            )
-            name, _ = shown_status(some.status, some.reason, damaged=some.damaged, moved=owned)
-            found[name] = found.get(name, 0) + some.count
-        return found
+        return await listing.counts(await self.reading())
 
-    async def waiting_for_a_person(self, limit: int = IDS_MAX) -> builtins.list[str]:
-        """Ids of runs of which nothing moves before somebody acts, oldest first; at most `limit`."""
-        store = await self.reading()
-        owners, found, after = Owners(store), builtins.list[str](), 0
-        while len(found) < limit and (page := await store.halted(after=after, limit=IDS_MAX)):
-            found += [it.id for it in [await owners.info(one) for one in page] if it.needs_person]
-            after = page[-1].number
-        return found[:limit]
+    async def waiting_for_a_person(self, limit: int = listing.RUNS_MAX) -> builtins.list[str]:
+        """Ids of runs of which nothing moves before somebody acts, oldest first; not all."""
+        return await listing.waiting_for_a_person(await self.reading(), limit)
 
     async def history(self, run: str, after: int = 0) -> AsyncIterator[HistoryEvent]:
         """What is recorded of a run, in order, above sequence `after`; its hash chain is checked.
 
-        Raises `NotFound`, and `MaintenanceRequired` at the first event that is not what was recorded.
+        Raises `NotFound`, and `MaintenanceRequired` at the first event that was not recorded so.
         """
-        async for event in checked_history(await self.reading(), run, after=after):
+        number("after", after)
+        store = await self.reading()
+        async for event in checked_history(store, text("run", run), after=after):
             yield event
 
     async def follow(
         self, kinds: Collection[str] | None = None, *, until: asyncio.Event | None = None
     ) -> AsyncIterator[HistoryEvent]:
-        """Events of every run, as they are committed; of an engine's from its beginning, else from now.
+        """Events of every run as they are committed: an engine's from its beginning, else from now.
 
-        kinds  None: all · until: once it is set, what is there is told and this ends; None: never
+        kinds  None: all · until: once it is set, what is there is told, and this ends; None: never
 
         Raises what the engine failed with, if this client is one.
         """
-        store = await self.reading()
-        opened, ended = self._opened, until or asyncio.Event()
+        store, opened = await self.reading(), self._opened
         after = await store.position() if opened is None else opened.began_at
-        while True:
-            change, last = self.next_change(ANY), ended.is_set()
-            while page := await store.feed(after=after, limit=FOLLOW_PAGE):
-                for event in page:
-                    if kinds is None or _kind(event.envelope).kind in kinds:
-                        yield told(event)
-                after = page[-1].position
-            if last:
-                return
-            await _first(ended, change)
+        async for event in news(store, after, self.next_change, kinds, until or asyncio.Event()):
+            yield event
 
     async def resolve(
         self,
@@ -277,7 +237,7 @@ class Tally:
         step: str,
         *,
         outcome: Decision,
-        output: Any = None,
+        output: Json = None,
         reason: str = "",
         actor: str | None = None,
     ) -> None:
@@ -302,13 +262,14 @@ class Tally:
                 code="decision-unknown",
                 facts={"decisions": [*DECISIONS]},
             )
-        body = _output(output) if outcome == "succeeded" else None
+        body = output_body(output) if outcome == "succeeded" else None
         if outcome != "succeeded" and output is not None:
             raise InvalidRequest("an output is given with `succeeded` only", code="output-unasked")
-        await self._check_step(run, step)
-        command = Resolve(parse_step(step), outcome, actor or _actor(), reason, body)
+        key = parse_step(text("step", step))
+        await check_step(await self.reading(), text("run", run), key)
+        command = Resolve(key, outcome, actor or actor_here(), reason, body)
         async with self._engine() as engine:
-            await engine.command(run, command)
+            await engine.command(text("run", run), command)
 
     def validate(
         self,
@@ -368,6 +329,11 @@ class Tally:
         self._check()
         return None if self._opened is None else self._opened.engine.keeper.watchers.next(run)
 
+    def next_rest(self, run: str) -> asyncio.Future[End | None] | None:
+        """Done once the run has ended or stands still; None: only looking again tells."""
+        self._check()
+        return None if self._opened is None else self._opened.engine.keeper.watchers.rest(run)
+
     def moves(self, run: str) -> bool:
         """The engine of this process has it in memory, and it is neither over nor stuck."""
         if self._opened is None:
@@ -381,32 +347,18 @@ class Tally:
         return None if self._opened is None else self._opened.engine
 
     @asynccontextmanager
-    async def _engine(self) -> AsyncIterator[Engine]:
+    async def _engine(self, *, create: bool = False) -> AsyncIterator[Engine]:
         """This client's engine; without one, the engine lock for this moment."""
         self._check()
         if self._opened is not None:
             self._opened.engine.check()
             yield self._opened.engine
             return
-        moment = await self._open_engine(dispatch=False)
+        moment = await self._open_engine("client", create=create)
         try:
             yield moment.engine
         finally:
             await moment.stop(0)
-
-    async def _check_step(self, run: str, step: str) -> None:
-        """Refuse a name that no step has, before anything is taken over for it."""
-        key = parse_step(step)
-        steps = await steps_of(await self.reading(), run)
-        if str(key) not in {it.step for it in steps}:
-            doubts = [it.step for it in steps if it.status == "in_doubt"]
-            raise NotFound(
-                f"run {run} has no step {step!r}",
-                code="step-unknown",
-                check="step",
-                facts={"run": run, "in_doubt": [*doubts]},
-                next_step=f"tally show {run}",
-            )
 
     async def _found(self, engine: Engine, run: str) -> int:
         """The newest event of a run that exists; an engine of its own runs carries it on.
@@ -415,21 +367,22 @@ class Tally:
         """
         stored = await engine.scene.store.run(run)
         info = info_of(stored)
-        if self._engine_of == "own" and not info.ended and not info.needs_person:
+        if self._role == "own" and not info.ended and not info.needs_person:
             await engine.take(run)
         return stored.header.sequence
 
-    async def _open_engine(self, *, dispatch: bool) -> Opened:
-        setup = None if self._setup is None else _text(Path(self._setup))
-        return await open_engine(
-            self.path,
-            build=BUILD,
-            world=self._world,
-            create=dispatch,
-            dispatch=dispatch,
-            alone=self._engine_of == "own",
-            setup=setup,
+    async def _open_engine(self, role: Role, *, create: bool) -> Opened:
+        if create:
+            make_default_folder(self.path)
+        setup = None
+        if self._setup is not None:
+            setup = _text(Path(self._setup))
+        existed = self.path.exists()
+        opened = await open_engine(
+            self.path, build=BUILD, world=self._world, create=create, role=role, setup=setup
         )
+        self.created = self.created or not existed
+        return opened
 
     def _check(self) -> None:
         if self._pid == os.getpid():
@@ -456,84 +409,27 @@ def open_tally(
 
     Args:
         database: path or `sqlite:///` URL. None: `$TALLY_DATABASE_URL`, else `.tally/tally.db`.
-        engine: be the engine of the store: move its runs while it is open. `"own"`: only those that
-            are started here. False: read, and write single commands.
-        setup: SQL file that makes tables of your own, for transactional steps.
+        engine: be the engine of the store: move its runs while it is open. `"own"`: only those
+            that are started through this client. False: read, and write single commands.
+        setup: SQL file that makes tables of your own, for transactional steps. It is run at every
+            opening that writes, so it says `CREATE TABLE IF NOT EXISTS`.
         root: folder that tasks are imported from. None: the folder of each definition file.
         world: clock, chance and faults, in tests. None: those of this machine.
 
     Raises (when entered):
         OwnerElsewhere: this shall be an engine, and another process is one; it is named.
-        NotFound: the folder does not exist, or without an engine the database.
+        NotFound: the folder does not exist. Without an engine that is told by the first verb, and
+            so is that there is no database.
         UnsupportedSchema: not a store of this version.
     """
-    return Tally(database_path(database), engine=engine, setup=setup, root=root, world=world)
-
-
-async def _first(ended: asyncio.Event, change: asyncio.Future[None] | None) -> None:
-    """Return once there may be something to read: at a change, after a pause, or at the end."""
-    waiting = asyncio.ensure_future(ended.wait())
-    either: set[asyncio.Future[Any]] = {waiting} if change is None else {waiting, change}
-    try:
-        if change is not None:
-            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
-            if change.done():
-                change.result()
-        await asyncio.wait({waiting}, timeout=FOLLOW_PAUSE_S if change else LOOK_AGAIN_S)
-    finally:
-        waiting.cancel()
-
-
-class _Kind(msgspec.Struct, frozen=True):
-    """As much of an envelope as a filter needs."""
-
-    kind: str
-
-
-_kind = msgspec.json.Decoder(_Kind).decode
-
-
-def _statuses(asked: str | Sequence[str] | None) -> frozenset[str] | None:
-    """The statuses of a filter; None: any. Raises `InvalidRequest` for one that does not exist."""
-    if asked is None:
-        return None
-    wanted = frozenset((asked,) if isinstance(asked, str) else asked)
-    if unknown := sorted(wanted.difference(STATUSES)):
-        raise InvalidRequest(
-            f"no run can have the status {', '.join(unknown)}",
-            code="status-unknown",
-            check="status",
-            facts={"statuses": [*STATUSES]},
-            next_step="choose from those",
-        )
-    return wanted
-
-
-def _stored_as(wanted: frozenset[str] | None) -> tuple[str, ...] | None:
-    """The stored statuses among which those of a filter are found. What would run may be waiting."""
-    if wanted is None or "damaged" in wanted:
-        return None
-    return tuple(sorted(wanted | {"running"} if "waiting" in wanted else wanted))
+    role: Role = "own" if engine == "own" else "engine" if engine else "client"
+    return Tally(database_path(database), role=role, setup=setup, root=root, world=world)
 
 
 def _text(path: Path) -> str:
-    """A small file of the user's, read at once: nothing else goes on yet."""
-    return path.read_text(encoding="utf-8")
-
-
-def _output(value: Any) -> bytes:
     try:
-        return encode(value)
-    except ValueRefused as refused:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
         raise InvalidRequest(
-            f"the output is not JSON: {refused}", code="output-not-json"
-        ) from refused
-
-
-def _actor() -> str:
-    """The user of this process, as the kernel and the password file name them."""
-    uid = os.getuid()
-    try:
-        return f"{pwd.getpwuid(uid).pw_name} (uid {uid})"
-    except KeyError:
-        return f"uid {uid}"
+            f"the setup script {path} cannot be read: {error}", code="setup-unreadable"
+        ) from error
