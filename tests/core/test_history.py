@@ -9,9 +9,10 @@ from tallystick.core import messages
 from tallystick.core.commands import Failed, RequestTimeout, Succeeded
 from tallystick.core.definition import Limits
 from tallystick.core.draft import Draft
+from tallystick.core.evolution import replay
 from tallystick.core.history import envelope_of, genesis, open_envelope, verify
 from tallystick.core.messages import AnyEvent
-from tallystick.core.run import Run, replay
+from tallystick.core.run import Run
 from tallystick.core.values import canonical
 from tallystick.errors import MaintenanceRequired
 from tests.core.world import FAILED, OK, REFUSED, UNKNOWN, World, call, fields_of, succeed
@@ -170,7 +171,7 @@ def test_an_envelope_of_another_kind_is_refused(envelope):
 
 
 def test_every_event_has_a_handler():
-    from tallystick.core.run import _EVOLVE
+    from tallystick.core.evolution import _EVOLVE
 
     assert set(_EVOLVE) == set(AnyEvent.__args__)
 

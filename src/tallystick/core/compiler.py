@@ -211,6 +211,8 @@ def _place(problems: Problems, source: Mapping, findings: Iterable[Finding]) -> 
     told: set[tuple[str, Place, str]] = set()
     for finding in findings:
         place, related = _locate(source, finding)
+        if finding.first is not None:
+            related = (*related, Related(place_at(source, finding.first), "first written here"))
         key = (finding.code, place, finding.message)
         if key not in told:
             told.add(key)

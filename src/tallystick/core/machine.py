@@ -220,9 +220,10 @@ def _advance(draft: Draft, slots: dict[str, int]) -> TallyError | None:
         return _not_yours(run)
     if run.deadline is not None and draft.now >= run.deadline and not run.stop:
         return _pass_deadline(draft)
-    if len(run.due):
-        for key in [key for key, due in run.due.items() if due <= draft.now]:
-            _advance_one(draft, key, slots)
+    for due, key in run.due.in_order() if len(run.due) else ():
+        if due > draft.now or not _takes_more(draft, slots):
+            break
+        _advance_one(draft, key, slots)
     if run.stopping is None and len(run.ready):
         for key in _first_ready(run, slots):
             if not _advance_one(draft, key, slots):
@@ -233,12 +234,13 @@ def _advance(draft: Draft, slots: dict[str, int]) -> TallyError | None:
 def _first_ready(run: Run, slots: Mapping[str, int]) -> list[ActivationKey]:
     """The ready steps that stand first for the slots of their mode: one mode never blocks another.
 
-    Looks no further than the modes that this run has and that have a slot.
+    Looks no further than the run's caps allow, and only for modes that it has and that have a slot.
     """
     left = {mode: slots[mode] for mode in run.bound.modes if slots.get(mode, 0) > 0}
+    room = _room(run)
     keys: list[ActivationKey] = []
     for key, mode in ((key, run.bound.leaf(key.node).terms.mode) for key, _ in run.ready.items()):
-        if not left:
+        if not left or len(keys) >= room:
             break
         if mode in left:
             keys.append(key)
@@ -246,6 +248,24 @@ def _first_ready(run: Run, slots: Mapping[str, int]) -> list[ActivationKey]:
             if left[mode] == 0:
                 del left[mode]
     return keys
+
+
+def _takes_more(draft: Draft, slots: Mapping[str, int]) -> bool:
+    """Whether anything that is due can be handed over: a new attempt, or the next dispatch."""
+    run = draft.run
+    if len(draft.starts) >= STARTS_MAX or not any(slots.get(mode) for mode in run.bound.modes):
+        return False
+    return run.between > 0 or _room(run) > 0
+
+
+def _room(run: Run) -> int:
+    """How many new attempts the run's caps and the size of a transition allow."""
+    caps = [STARTS_MAX]
+    if run.limits.concurrency is not None:
+        caps.append(run.limits.concurrency - run.active)
+    if run.limits.attempts is not None:
+        caps.append(run.limits.attempts - run.consumed)
+    return min(caps)
 
 
 def _advance_one(draft: Draft, key: ActivationKey, slots: dict[str, int]) -> bool:
