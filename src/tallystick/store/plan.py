@@ -66,6 +66,7 @@ STAGE = 16
 """Stage and rank make one number: rank + STAGE × stage. There are fewer kinds than this."""
 
 _RANK = {kind: rank for rank, (kind, _) in enumerate(KINDS)}
+_OF_ACTIVATION = {_RANK[kind] for kind in (InsertActivation, CountActivation, EndActivation)}
 
 
 class Write(NamedTuple):
@@ -233,20 +234,21 @@ def _stage(
     reached: dict[tuple[object, ...], int] = {}
     for fact in transition.facts:
         at = _RANK[type(fact)]
-        match fact:
-            case InsertTerms():
-                if fact.digest in known_terms or fact.digest in terms:
-                    continue
-                terms.add(fact.digest)
-                row: Row = (fact.digest, fact.body.decode())
-            case InsertActivation() | CountActivation() | EndActivation():
-                at = _after(reached, (fact.node, fact.instance), at)
-                row = (number, *astuple(fact))
-            case InsertAttempt():
-                at = _after(reached, (fact.node, fact.instance, fact.attempt), at)
+        if isinstance(fact, InsertTerms):
+            if fact.digest in known_terms or fact.digest in terms:
+                continue
+            terms.add(fact.digest)
+            row: Row = (fact.digest, fact.body.decode())
+        else:
+            attempt = None if at in _OF_ACTIVATION else fact.attempt  # type: ignore[union-attr]  # by rank
+            target = (fact.node, fact.instance, attempt)
+            before = reached.get(target)
+            if before is not None:
+                at = _after(before, at)
+            reached[target] = at
+            if isinstance(fact, InsertAttempt):
                 row = _intent_row(fact, transition.run, number)
-            case _:
-                at = _after(reached, (fact.node, fact.instance, fact.attempt), at)
+            else:
                 row = (number, *astuple(fact))
         rows = staged.get(at)
         if rows is None:
@@ -255,16 +257,10 @@ def _stage(
             rows.append(row)
 
 
-def _after(reached: dict[tuple[object, ...], int], target: tuple[object, ...], rank: int) -> int:
-    """The first number of this rank after all that was said of the same row before."""
-    before = reached.get(target)
-    at = rank
-    if before is not None:
-        at += before - before % STAGE
-        if at <= before:
-            at += STAGE
-    reached[target] = at
-    return at
+def _after(before: int, rank: int) -> int:
+    """The first number of this rank after a number that the same row has reached."""
+    at = before - before % STAGE + rank
+    return at if at > before else at + STAGE
 
 
 def _intent_row(fact: InsertAttempt, run: str, number: int) -> Row:
