@@ -53,7 +53,7 @@ async def look(port: int, *, ctx: ts.TaskContext) -> Any:
 
 @ts.task
 async def note(x: object = None, *, ctx: ts.TaskContext) -> Any:
-    did(ctx, x=x if len(repr(x)) < 1_000 else len(repr(x)))
+    did(ctx)
     return x
 
 
@@ -83,13 +83,20 @@ def make(size: int, *, ctx: ts.TaskContext) -> str:
 
 
 @ts.task
+def length(x: str, *, ctx: ts.TaskContext) -> int:
+    did(ctx)
+    return len(x)
+
+
+@ts.task
 async def fail_at_length(size: int, *, ctx: ts.TaskContext) -> None:
     did(ctx)
     raise ValueError("x" * size)
 
 
 @ts.task(effect="read_only")
-async def give(x: object = None) -> Any:
+async def give(x: object = None, *, ctx: ts.TaskContext) -> Any:
+    did(ctx)
     return x
 
 

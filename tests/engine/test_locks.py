@@ -32,9 +32,7 @@ def taken(folder, name="e_1"):
 
 
 def row_of(lock, **changes) -> EngineRow:
-    row = EngineRow(
-        "e_1", 1, "b", "here", "boot-1", 1, 5, str(lock.path), lock.device, lock.inode
-    )
+    row = EngineRow("e_1", 1, "b", "here", "boot-1", 1, 5, str(lock.path), lock.device, lock.inode)
     return msgspec.structs.replace(row, **changes)
 
 

@@ -550,6 +550,55 @@ class StoreContract:
         assert isinstance(answer, RowRefused), answer
         assert await everything(store, "run-1") == before
 
+    @pytest.mark.parametrize(
+        ("old", "new"),
+        [
+            (b'"node":"two"', b'"node":"too"'),
+            (b'"attempt":1', b'"attempt":2'),
+            (b'"place":"memory"', b'"place":"other"'),
+            (b'"run":"run-1"', b'"run":"run-2"'),
+            (b'"terms":"', b'"terms":"0'),
+            (b'"input":"', b'"input":"0'),
+            (b'"input":"', b'"input":"zz'),
+            (b'"node":"two"', b'"node": "two"'),
+            (b'"node":"two"', b'"node":"two","surplus":1'),
+            (b'{"attempt":1,', b"{"),
+            (b"{", b""),
+            (b"two", b"tw\xff"),
+        ],
+        ids=lambda part: part.decode("latin-1"),
+    )
+    @pytest.mark.invariant("I5", "I7", "P3")
+    async def test_an_intent_that_differs_from_its_row_is_refused(
+        self, store: Store, old: bytes, new: bytes
+    ) -> None:
+        author = await started(store)
+        good = author.step("one", "two")
+        facts = tuple(
+            msgspec.structs.replace(fact, intent=fact.intent.replace(old, new))
+            if isinstance(fact, InsertAttempt)
+            else fact
+            for fact in good.facts
+        )
+        assert facts != good.facts
+        before = await everything(store, "run-1")
+        (answer,) = await store.commit([msgspec.structs.replace(good, facts=facts)], epoch=1)
+        assert isinstance(answer, RowRefused)
+        assert await everything(store, "run-1") == before
+        await put(store, author, good)
+
+    @pytest.mark.invariant("I5")
+    async def test_an_intent_reads_back_byte_for_byte_wherever_later_dispatches_went(
+        self, store: Store
+    ) -> None:
+        author = await started(store)
+        (row,) = await store.attempts("run-1")
+        for number, place in ((2, "elsewhere"), (3, "memory"), (4, "third"), (5, "third")):
+            facts = (_ended_unknown(), BeginDispatch(number, place, None, "one", "", 1))
+            await put(store, author, author.make([_late("one")], facts))
+            (now,) = await store.attempts("run-1")
+            assert (now.intent, now.place, now.dispatch) == (row.intent, place, number)
+
     @pytest.mark.invariant("I6")
     async def test_no_outcome_without_a_receipt(self, store: Store) -> None:
         author = Author("run-1")

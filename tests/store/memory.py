@@ -17,7 +17,7 @@ import msgspec
 
 from tallystick.core import facts as f
 from tallystick.core.facts import AnyFact, NewRun, RunHeader
-from tallystick.core.messages import Payload
+from tallystick.core.messages import Intent, Payload
 from tallystick.errors import AuthorityLost, Conflict, NotFound, StoreUnavailable
 from tallystick.store import protocol as p
 from tallystick.store.protocol import ActivationRow, Answer, AttemptRow, Transition
@@ -356,10 +356,15 @@ def _insert_attempt(state: State, run: Run, fact: f.InsertAttempt) -> None:
     demand(key not in run.attempts, "this attempt exists")
     demand(fact.terms in state.terms, "no such terms")
     demand(run.takes_work, "this run takes no new attempt")
-    said = msgspec.json.decode(fact.intent)
+    try:
+        said = msgspec.json.decode(fact.intent, type=Intent)
+        bytes.fromhex(said.input)
+    except (msgspec.MsgspecError, ValueError):
+        raise Refused(p.RowRefused("an intent cannot be read")) from None
     beside = (run.new.run, fact.node, fact.instance, fact.attempt, fact.terms.hex(), fact.place)
-    names = ("run", "node", "instance", "attempt", "terms", "place")
-    demand(tuple(said.get(n, "") for n in names) == beside, "an intent differs from its row")
+    there = (said.run, said.node, said.instance, said.attempt, said.terms, said.place)
+    demand(there == beside and len(said.input) == 64, "an intent differs from its row")
+    demand(msgspec.json.encode(said, order="sorted") == fact.intent, "not canonical")
     current = (1, fact.place, fact.receipt, None, None, None, False, False, None, None)
     ended = (None, None, None, None, None)
     run.attempts[key] = AttemptRow(*key, fact.identity, fact.intent, fact.terms, *current, *ended)

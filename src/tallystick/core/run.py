@@ -28,7 +28,7 @@ from tallystick.core.recovery import Earlier
 from tallystick.core.schedule import Schedule
 
 
-class Attempt(msgspec.Struct, frozen=True):
+class Attempt(msgspec.Struct, frozen=True, gc=False):
     """An open attempt.
 
     number, dispatch   both from 1
@@ -62,7 +62,7 @@ class Attempt(msgspec.Struct, frozen=True):
         return self.end is None and self.doubt is None
 
 
-class Activation(msgspec.Struct, frozen=True):
+class Activation(msgspec.Struct, frozen=True, gc=False):
     """A live visit to a leaf.
 
     input, input_digest  the exact input, canonical JSON, and the salted digest that cites it
@@ -83,7 +83,7 @@ class Activation(msgspec.Struct, frozen=True):
     last_failure: str | None = None
 
 
-class Ended(msgspec.Struct, frozen=True):
+class Ended(msgspec.Struct, frozen=True, gc=False):
     """What a closed attempt leaves behind, to recognise a repeat of its intent or its report.
 
     status   the outcome, or `abandoned`

@@ -1,15 +1,15 @@
 """Who is alive: lock files, and what they prove about an engine that may be gone.
 
-    engine lock     one per engine epoch of a store: who holds it is *the* engine. Epoch 1 is `engine-1.lock`
-    instance lock   one per opening by an engine: the evidence about that instance's end
+    engine lock    one per engine epoch of a store, `engine-1.lock`: its holder is *the* engine
+    instance lock  one per opening by an engine: the evidence about that instance's end
 
-Both are `flock`s on files of a folder beside the database, taken by the kernel and freed by the kernel when
-the last descriptor is closed, whatever killed the process. A descriptor is closed on exec, and closed at
-once in a forked child, so that no child keeps a dead engine alive. Nothing else is evidence: not a process
-id, not a heartbeat, not an age. Source: design §5, whose list is closed.
+Both are `flock`s on files of a folder beside the database, taken by the kernel and freed by the
+kernel when the last descriptor is closed, whatever killed the process. A descriptor is closed on
+exec, and closed at once in a forked child, so that no child keeps a dead engine alive. Nothing else
+is evidence: not a process id, not a heartbeat, not an age. Source: design §5, whose list is closed.
 
-Ours are at the path that they were recorded at, with the same device and inode: a file that was put in their
-place proves nothing.
+Ours are at the path that they were recorded at, with the same device and inode: a file that was put
+in their place proves nothing.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ Asked: TypeAlias = Free | Taken | Absent
 
 
 class Machine(msgspec.Struct, frozen=True):
-    """Where this process runs. boot: a random id of this boot of the kernel, "" if there is none."""
+    """Where this process runs. boot: a random id of this boot of the kernel; "": none is known."""
 
     host: str
     boot: str

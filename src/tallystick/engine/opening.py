@@ -1,4 +1,4 @@
-"""How an engine comes to be: a store, the locks, a record of the start, and the parts put together."""
+"""How an engine comes to be: a store, the locks, a record of the start, the parts put together."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ async def open_store(
     return await open_sqlite(
         path,
         now=world.clock.now,
-        new_id=lambda: world.entropy.bytes(16).hex(),
+        new_id=lambda: world.entropy.draw(16).hex(),
         create=create,
         read_only=read_only,
         fault=world.fault,
@@ -170,8 +170,8 @@ async def _begin(
 def is_fatal(error: StoreUnavailable) -> bool:
     """After this only a new opening knows what is on the disk.
 
-    A failed fsync may have made the kernel forget what it could not write; the next one succeeds all
-    the same. The store says so by writing no more, and by citing the database's own error.
+    A failed fsync may have made the kernel forget what it could not write; the next one succeeds
+    all the same. The store says so by writing no more, and by citing the database's own error.
     """
     return error.code == "store-broken" or (
         error.code == "commit-unknown" and "error" in error.facts

@@ -5,8 +5,8 @@
 
 What was prepared and never called is recorded as never begun; a function that ends within the grace
 has ended; of what outlives it nobody will hear, and its class decides. The record of the end says
-`drained` only if nothing of it runs any more: then it proves to the next engine that nothing of this
-one can still begin.
+`drained` only if nothing of it runs any more: then it proves to the next engine that nothing of
+this one can still begin.
 """
 
 from __future__ import annotations

@@ -45,22 +45,27 @@ Row: TypeAlias = tuple[object, ...]
 _read_intent = msgspec.json.Decoder(Intent).decode
 _write_intent = msgspec.json.Encoder(order="sorted").encode
 
-RANKS: Mapping[type, tuple[int, str]] = {
-    InsertTerms: (0, "insert_terms"),
-    InsertActivation: (1, "insert_activation"),
-    InsertAttempt: (2, "insert_attempt"),
-    AttachReceipt: (3, "attach_receipt"),
-    RequestTimeout: (4, "request_timeout"),
-    EndDispatch: (5, "end_dispatch"),
-    MarkDoubt: (6, "mark_doubt"),
-    SetResolution: (7, "set_resolution"),
-    BeginDispatch: (8, "begin_dispatch"),
-    SetOutcome: (9, "set_outcome"),
-    Abandon: (10, "abandon"),
-    CountActivation: (11, "count_activation"),
-    EndActivation: (12, "end_activation"),
-}
+KINDS: tuple[tuple[type, str], ...] = (
+    (InsertTerms, "insert_terms"),
+    (InsertActivation, "insert_activation"),
+    (InsertAttempt, "insert_attempt"),
+    (AttachReceipt, "attach_receipt"),
+    (RequestTimeout, "request_timeout"),
+    (EndDispatch, "end_dispatch"),
+    (MarkDoubt, "mark_doubt"),
+    (SetResolution, "set_resolution"),
+    (BeginDispatch, "begin_dispatch"),
+    (SetOutcome, "set_outcome"),
+    (Abandon, "abandon"),
+    (CountActivation, "count_activation"),
+    (EndActivation, "end_activation"),
+)
 """The order in which kinds of facts are written within a stage, and the statement of each."""
+
+STAGE = 16
+"""Stage and rank make one number: rank + STAGE × stage. There are fewer kinds than this."""
+
+_RANK = {kind: rank for rank, (kind, _) in enumerate(KINDS)}
 
 
 class Write(NamedTuple):
@@ -133,7 +138,7 @@ def plan(
     """
     made = Plan()
     guards: dict[str, list[Row]] = {}
-    staged: dict[tuple[int, int, str], list[Row]] = {}
+    staged: dict[int, list[Row]] = {}
     events: list[Row] = []
     payloads: list[Row] = []
     for index, transition in enumerate(batch):
@@ -158,7 +163,7 @@ def plan(
         made.positions.append(position)
         made.statements += [(index, statement) for statement in transition.statements]
     made.guards = [Write(name, guards[name]) for name in GUARDS if name in guards]
-    made.rows = [Write(key[2], staged[key]) for key in sorted(staged)]
+    made.rows = [Write(KINDS[at % STAGE][1], staged[at]) for at in sorted(staged)]
     made.rows.append(Write("insert_event", events))
     if payloads:
         made.rows.append(Write("insert_payload", payloads))
@@ -218,31 +223,48 @@ def _insert_run(
 
 
 def _stage(
-    staged: dict[tuple[int, int, str], list[Row]],
+    staged: dict[int, list[Row]],
     transition: Transition,
     number: int,
     known_terms: AbstractSet[bytes],
     terms: set[bytes],
 ) -> None:
-    reached: dict[tuple[object, ...], tuple[int, int]] = {}
+    """Sort the facts of one transition into `staged`, by the number of their stage and rank."""
+    reached: dict[tuple[object, ...], int] = {}
     for fact in transition.facts:
-        rank, statement = RANKS[type(fact)]
-        if isinstance(fact, InsertTerms):
-            if fact.digest not in known_terms and fact.digest not in terms:
+        at = _RANK[type(fact)]
+        match fact:
+            case InsertTerms():
+                if fact.digest in known_terms or fact.digest in terms:
+                    continue
                 terms.add(fact.digest)
                 row: Row = (fact.digest, fact.body.decode())
-                staged.setdefault((0, rank, statement), []).append(row)
-            continue
-        target = (fact.node, fact.instance, getattr(fact, "attempt", None))
-        stage, before = reached.get(target, (0, -1))
-        if before >= rank:
-            stage += 1
-        reached[target] = (stage, rank)
-        if isinstance(fact, InsertAttempt):
-            row = _intent_row(fact, transition.run, number)
+            case InsertActivation() | CountActivation() | EndActivation():
+                at = _after(reached, (fact.node, fact.instance), at)
+                row = (number, *astuple(fact))
+            case InsertAttempt():
+                at = _after(reached, (fact.node, fact.instance, fact.attempt), at)
+                row = _intent_row(fact, transition.run, number)
+            case _:
+                at = _after(reached, (fact.node, fact.instance, fact.attempt), at)
+                row = (number, *astuple(fact))
+        rows = staged.get(at)
+        if rows is None:
+            staged[at] = [row]
         else:
-            row = (number, *astuple(fact))
-        staged.setdefault((stage, rank, statement), []).append(row)
+            rows.append(row)
+
+
+def _after(reached: dict[tuple[object, ...], int], target: tuple[object, ...], rank: int) -> int:
+    """The first number of this rank after all that was said of the same row before."""
+    before = reached.get(target)
+    at = rank
+    if before is not None:
+        at += before - before % STAGE
+        if at <= before:
+            at += STAGE
+    reached[target] = at
+    return at
 
 
 def _intent_row(fact: InsertAttempt, run: str, number: int) -> Row:

@@ -1,8 +1,9 @@
 """The Python client: open a store, start runs, wait for them, decide doubts.
 
-`tally` has the verbs and `handle` what can be asked of one run; `blocking` is both of them for scripts
-and notebooks, without `await`. `places` knows which database is meant, `sources` comes from a file or
-a `Definition` to something that can be started, `runs` is what a run looks like from outside.
+`tally` has the verbs and `handle` what can be asked of one run; `blocking` is both of them for
+scripts and notebooks, without `await`. `places` knows which database is meant, `sources` comes from
+a file or a `Definition` to something that can be started, `runs` is what a run looks like from
+outside.
 """
 
 from tallystick.surfaces.client.blocking import BlockingRun, BlockingTally, open_blocking
@@ -11,7 +12,7 @@ from tallystick.surfaces.client.places import database_path
 from tallystick.surfaces.client.runs import Doubt, HistoryEvent, RunInfo
 from tallystick.surfaces.client.sources import Validated, validate
 from tallystick.surfaces.client.tally import Tally
-from tallystick.surfaces.client.tally import open_tally as open
+from tallystick.surfaces.client.tally import open_tally as open  # noqa: A004  as in `ts.open`
 
 __all__ = [
     "BlockingRun",

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from tallystick.core.values import decode_trusted
 from tallystick.errors import CapacityUnavailable, MaintenanceRequired, RunFailed, RunInDoubt
 from tallystick.surfaces.client.asked import number
 from tallystick.surfaces.client.runs import (
     HistoryEvent,
+    Json,
     RunInfo,
     doubts_of,
     end_of,
@@ -28,7 +29,7 @@ LOOK_MAX_S: Final = 0.5
 
 
 class RunHandle:
-    """A run. `created` is False where `start` found it under its key; None where it was asked for."""
+    """A run. created False: `start` found it under its key; None: it was asked for by its id."""
 
     def __init__(self, tally: Tally, run: str, *, created: bool | None = None) -> None:
         self._tally = tally
@@ -45,7 +46,7 @@ class RunHandle:
         """
         return await full_info(await self._tally.reading(), self.id)
 
-    async def result(self, timeout: float | None = None) -> Any:  # noqa: ASYNC109  seconds, as in asyncio
+    async def result(self, timeout: float | None = None) -> Json:  # noqa: ASYNC109  seconds, as in asyncio
         """Wait for the end and return the output, JSON as Python values.
 
         timeout  seconds; None: as long as it takes
@@ -58,7 +59,7 @@ class RunHandle:
         async with asyncio.timeout(timeout):
             return await self._wait_for_end()
 
-    async def _wait_for_end(self) -> Any:
+    async def _wait_for_end(self) -> Json:
         """The engine of this process tells; where another one has the run, the store does."""
         store = await self._tally.reading()
         pause = LOOK_MIN_S
@@ -101,7 +102,7 @@ class RunHandle:
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, LOOK_MAX_S)
 
-    def _judge(self, status: str, value: Any) -> Any:
+    def _judge(self, status: str, value: Json) -> Json:
         if status == "succeeded":
             return value
         told = value if isinstance(value, dict) else {}

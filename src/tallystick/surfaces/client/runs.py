@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass
-from typing import Any, Final
+from dataclasses import dataclass, replace
+from typing import Any, Final, TypeAlias
 
 import msgspec
 
@@ -19,7 +19,10 @@ from tallystick.store.protocol import Store, StoredEvent, StoredRun
 TERMINAL: Final = frozenset({"succeeded", "failed", "cancelled"})
 _INDEX: Final = re.compile(r"[0-9]{1,18}\]")
 LOOK_BACK_FIRST: Final = 4
-"""The end of a run is its last event, but for facts that came late: look back so far, then farther."""
+"""A run's end is its last event, but for facts that came late: look back so far, then farther."""
+
+Json: TypeAlias = Any
+"""JSON as Python values, which their reader knows the shape of and a type checker does not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +67,8 @@ class RunInfo:
     needs_person: bool = False
     damaged: str | None = None
     doubts: tuple[Doubt, ...] = ()
-    output: Any = None
-    failure: Mapping[str, Any] | None = None
+    output: Json = None
+    failure: Mapping[str, Json] | None = None
 
     @property
     def ended(self) -> bool:
@@ -89,21 +92,20 @@ class HistoryEvent:
     position: int
     kind: str
     at: int
-    fields: Mapping[str, Any]
-    payload: Any
+    fields: Mapping[str, Json]
+    payload: Json
     hash: str
 
 
 def info_of(stored: StoredRun, number: int | None = None) -> RunInfo:
     """What a row tells. Doubts, output and failure are not in it."""
     new, header, owner = stored.new, stored.header, authority_of(stored)
-    status, reason = _status(stored, owned=owner is not None)
     return RunInfo(
         new.run,
         new.workflow,
         new.key,
-        status,
-        reason,
+        header.status if stored.damaged is None else "damaged",
+        header.reason,
         new.admitted_at,
         header.last_at,
         header.due_at,
@@ -117,20 +119,8 @@ def info_of(stored: StoredRun, number: int | None = None) -> RunInfo:
     )
 
 
-def _status(stored: StoredRun, *, owned: bool) -> tuple[str, str | None]:
-    """As stored; what would run waits for an engine while nobody owns it."""
-    header = stored.header
-    if stored.damaged is not None:
-        return "damaged", None
-    if header.status == "running" and not owned:
-        return "waiting", "owner" if header.consumed else "start"
-    return header.status, header.reason
-
-
 async def full_info(store: Store, run: str) -> RunInfo:
     """Everything that `RunInfo` holds. Raises `NotFound`."""
-    from dataclasses import replace
-
     stored = await store.run(run)
     info = info_of(stored)
     if info.ended:
@@ -156,7 +146,7 @@ async def doubts_of(store: Store, run: str) -> tuple[Doubt, ...]:
     )
 
 
-async def end_of(store: Store, stored: StoredRun) -> Any:
+async def end_of(store: Store, stored: StoredRun) -> Json:
     """The output of a run that succeeded, the failure of one that did not; None if it has none.
 
     Raises `MaintenanceRequired` where the history of an ended run has no end.

@@ -2,7 +2,8 @@
 
 A client with `engine=True` is the engine of its store: it moves runs for as long as it is open. One
 without only reads; what it writes (a start, a decision about a doubt) it writes by being the engine
-for that moment, and it dispatches nothing. Where another process is the engine, `OwnerElsewhere` names it.
+for that moment, and it dispatches nothing. Where another process is the engine, `OwnerElsewhere`
+names it.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Literal, Self
+from typing import TYPE_CHECKING, Final, Literal, Self
 
 from tallystick.core.commands import Resolve
 from tallystick.core.definition import Definition, Limits
@@ -29,6 +30,7 @@ from tallystick.surfaces.client.handle import RunHandle
 from tallystick.surfaces.client.places import database_path, make_default_folder
 from tallystick.surfaces.client.runs import (
     HistoryEvent,
+    Json,
     RunInfo,
     history_of,
     info_of,
@@ -98,7 +100,7 @@ class Tally:
     async def start(
         self,
         definition: str | os.PathLike[str] | Definition,
-        input: Any = None,  # noqa: A002  the word of the language
+        input: Json = None,  # noqa: A002  the word of the language
         key: str | None = None,
         limits: Limits | None = None,
         root: str | os.PathLike[str] | None = None,
@@ -130,12 +132,12 @@ class Tally:
     async def run(
         self,
         definition: str | os.PathLike[str] | Definition,
-        input: Any = None,  # noqa: A002  the word of the language
+        input: Json = None,  # noqa: A002  the word of the language
         key: str | None = None,
         limits: Limits | None = None,
         *,
         timeout: float | None = None,  # noqa: ASYNC109  seconds, as in asyncio
-    ) -> Any:
+    ) -> Json:
         """`start`, then `result`: the output of the run. Only an engine can do it."""
         self._check()
         if self._opened is None:
@@ -190,7 +192,7 @@ class Tally:
         step: str,
         *,
         outcome: Decision,
-        output: Any = None,
+        output: Json = None,
         reason: str = "",
         actor: str | None = None,
     ) -> None:
@@ -289,10 +291,8 @@ class Tally:
     async def _open_engine(self, role: Role) -> Opened:
         setup = None
         if self._setup is not None:
-            setup = Path(self._setup).read_text(encoding="utf-8")
-        return await open_engine(
-            self.path, build=BUILD, world=self._world, role=role, setup=setup
-        )
+            setup = _text(Path(self._setup))
+        return await open_engine(self.path, build=BUILD, world=self._world, role=role, setup=setup)
 
     def _check(self) -> None:
         if self._pid == os.getpid():
@@ -334,7 +334,16 @@ def open_tally(
     return Tally(database_path(database), role=role, setup=setup, root=root, world=world)
 
 
-def _output(value: Any) -> bytes:
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidRequest(
+            f"the setup script {path} cannot be read: {error}", code="setup-unreadable"
+        ) from error
+
+
+def _output(value: Json) -> bytes:
     try:
         return encode(value)
     except ValueRefused as refused:
