@@ -90,7 +90,7 @@ def test_a_stored_definition_comes_back_as_it_was():
 @pytest.mark.invariant("I9")
 def test_each_field_of_a_node_is_in_the_digest():
     """A field that is added and forgotten in the digest would make two meanings one."""
-    base = Node(id="a", kind="call", call="m:f")
+    base = Node(id="a", kind="call", call="m:f", needs=("y",))
     values: dict[str, Any] = {
         "id": "b",
         "kind": "fail",
@@ -99,14 +99,14 @@ def test_each_field_of_a_node_is_in_the_digest():
         "when": "${{ input.x }}",
         "on_failure": "continue",
         "call": "m:g",
-        "inputs": {},
-        "output_schema": True,
-        "retry": Retry(),
+        "inputs": {"x": 1},
+        "output_schema": {"type": "string"},
+        "retry": Retry(max_attempts=2),
         "timeout_ms": 1,
         "effect": "mutating",
         "on_unknown": "assume_failed",
         "message": "m",
-        "value": None,
+        "value": 1,
     }
     assert set(values) == set(Node.__struct_fields__)
     changed = [msgspec.structs.replace(base, **{name: value}) for name, value in values.items()]
