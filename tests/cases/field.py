@@ -1,13 +1,18 @@
 """What the field cases share: definitions from text, lives of an engine, waiting with a deadline."""
 
+import atexit
 import json
 import os
+import select
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from textwrap import dedent
 from typing import Any, TypeVar
@@ -74,12 +79,13 @@ class World:
 
 
 class Life:
-    """An engine process. It is killed at the end of the block if it is still there."""
+    """An engine process. It is killed at the end of the block if it is still there.
+
+    No faults and no checks but what every engine does, unless `environment` says TALLY_TESTING.
+    """
 
     def __init__(self, world: World, source: str, inputs: list[Any], more: dict[str, Any]) -> None:
-        self._folder = world.folder
-        environment = {"TALLY_TESTING": "1", log.PATH: str(world.effect_log)}
-        environment |= {str(k): str(v) for k, v in more.pop("environment", {}).items()}
+        environment = {log.PATH: str(world.effect_log), **more.pop("environment", {})}
         asked = {
             "store": str(world.store),
             "source": dedent(source).replace("TASKS:", f"{TASKS}:"),
@@ -87,15 +93,10 @@ class Life:
             "acknowledged": str(world.acknowledged),
             **more,
         }
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "tests.cases.lives", json.dumps(asked)],
-            cwd=ROOT,
-            env={**os.environ, **environment},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        self.folder = Path(tempfile.mkdtemp(prefix="life-", dir=world.folder))
+        order = {"life": asked, "environment": environment, "folder": str(self.folder)}
+        self.pid = _ask_nursery(order)
+        self.status: int | None = None
 
     def __enter__(self) -> "Life":
         return self
@@ -105,20 +106,62 @@ class Life:
 
     def kill(self) -> None:
         """SIGKILL, and wait until it is gone."""
-        if self.process.poll() is None:
-            self.process.send_signal(signal.SIGKILL)
-        self.process.communicate()
+        if self.status is None:
+            self.send(signal.SIGKILL)
+            self.status = _ask_nursery({"wait": self.pid})
 
-    def terminate(self) -> None:
-        self.process.send_signal(signal.SIGTERM)
+    def send(self, number: int) -> None:
+        """Send it a signal."""
+        os.kill(self.pid, number)
 
-    def line(self) -> str:
-        """The next line that it says."""
-        return self.process.stdout.readline().strip()
+    def said(self) -> list[str]:
+        """The lines that it said so far."""
+        return (self.folder / "out").read_text("utf-8").split("\n")[:-1]
+
+    def until(self, word: str) -> None:
+        """Wait until it has said this."""
+        until(f"a life to say {word}", lambda: word in self.said() or self.is_over())
+        assert word in self.said(), (self.folder / "err").read_text("utf-8")[-3000:]
+
+    def is_over(self, within_s: float = 0) -> bool:
+        """Whether it has ended."""
+        handle = os.pidfd_open(self.pid)
+        try:
+            return bool(select.select([handle], [], [], within_s)[0])
+        finally:
+            os.close(handle)
 
     def last_words(self, *, status: int = 0, seconds: float = PATIENCE_S) -> dict[str, Any]:
         """Wait for its end; the JSON of its last line."""
-        said, trouble = self.process.communicate(timeout=seconds)
-        assert self.process.returncode == status, (self.process.returncode, trouble[-3000:])
-        lines = said.strip().split("\n")
-        return json.loads(lines[-1]) if lines[-1].startswith("{") else {}
+        assert self.is_over(seconds), "it did not end"
+        self.status = _ask_nursery({"wait": self.pid})
+        trouble = (self.folder / "err").read_text("utf-8")[-3000:]
+        assert self.status == status, (self.status, trouble)
+        said = self.said()
+        return json.loads(said[-1]) if said and said[-1].startswith("{") else {}
+
+
+@cache
+def _nursery() -> "subprocess.Popen[str]":
+    pipe = subprocess.PIPE
+    command = [sys.executable, "-m", "tests.cases.nursery"]
+    process = subprocess.Popen(command, cwd=ROOT, stdin=pipe, stdout=pipe, text=True)
+    atexit.register(process.communicate)
+    return process
+
+
+def _ask_nursery(order: dict[str, Any]) -> int:
+    nursery = _nursery()
+    nursery.stdin.write(json.dumps(order) + "\n")
+    nursery.stdin.flush()
+    return int(nursery.stdout.readline())
+
+
+def memory_of(name: str, *given: Any) -> int:
+    """Bytes that a function of `lives` needs in a process of its own, at its peak."""
+    folder = Path(tempfile.mkdtemp())
+    order = {"life": {"only": name, "given": given}, "environment": {}, "folder": str(folder)}
+    assert _ask_nursery({"wait": _ask_nursery(order)}) == 0, (folder / "err").read_text("utf-8")
+    told = json.loads((folder / "out").read_text("utf-8"))
+    shutil.rmtree(folder)
+    return told["grown"]

@@ -1,28 +1,30 @@
-"""One life of an engine, in a process of its own.
+"""One life of an engine, in a process of its own, made by `nursery`.
 
-    python -m tests.cases.lives JSON
-
-starts a run of a definition for each input (by key, so that the next life finds it), says `ready`,
-waits until all of them rest, and prints how as JSON. It stops in order on SIGTERM, as `tally` does.
+It says `armed`, starts a run of a definition for each input (by key, so that the next life finds
+it), says `ready`, waits until all of them rest, and prints how as JSON. It stops in order on
+SIGTERM, as `tally` does.
 """
 
 import asyncio
 import json
-import os
-import resource
-import sys
 from pathlib import Path
 from typing import Any
 
 import tallystick as ts
 from tallystick.core.compiler import compile_source
+from tallystick.core.diagnostics import SourceRefused
 from tallystick.surfaces.cli.stopping import Stopping
 from tests.effects.log import append
 
+SHOWN = 1_000
+"""Longer texts are told by their length."""
 
-def peak_bytes() -> int:
-    """The most memory that this process ever had resident."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+def memory(name: str) -> int:
+    """Bytes that this process has resident, `VmRSS`, or had at most since its birth, `VmHWM`."""
+    lines = Path("/proc/self/status").read_text("ascii").split("\n")
+    (line,) = (line for line in lines if line.startswith(f"{name}:"))
+    return int(line.split()[1]) * 1024
 
 
 async def rest(handle: ts.RunHandle) -> dict[str, Any]:
@@ -34,12 +36,18 @@ async def rest(handle: ts.RunHandle) -> dict[str, Any]:
     return seen(await handle.status())
 
 
+def shown(value: Any) -> Any:
+    """A long text by its length."""
+    long = isinstance(value, str) and len(value) > SHOWN
+    return {"length": len(value)} if long else value
+
+
 def seen(info: ts.RunInfo) -> dict[str, Any]:
     """A run as JSON."""
     return {
         "run": info.id,
         "status": info.status,
-        "output": info.output if len(repr(info.output)) < 1_000 else len(info.output),
+        "output": shown(info.output),
         "failure": info.failure,
         "doubts": [
             {"step": d.step, "reason": d.reason, "identity": d.identity, "attempt": d.attempt}
@@ -51,13 +59,21 @@ def seen(info: ts.RunInfo) -> dict[str, Any]:
 async def live(asked: dict[str, Any], stopping: Stopping) -> dict[str, Any]:
     """Open, start, wait, close."""
     stopping.arm(asyncio.get_running_loop())
+    print("armed", flush=True)  # noqa: T201  it is waited for
     definition = compile_source(asked["source"].encode(), "case.yaml").definition
     found: dict[str, Any] = {}
     async with ts.open(asked["store"], engine=True, setup=asked.get("setup")) as tally:
+        Path("/proc/self/clear_refs").write_text("5")  # the peak begins here. Source: proc(5)
+        before = memory("VmRSS")
         handles = {}
         for number, given in enumerate(asked["inputs"]):
             key = f"{definition.workflow}-{asked.get('series', 0)}-{number}"
-            handles[key] = await tally.start(definition, input=given, key=key)
+            if isinstance(given, dict) and "of_length" in given:
+                given = "x" * given["of_length"]
+            try:
+                handles[key] = await tally.start(definition, input=given, key=key)
+            except ts.TallyError as refused:
+                return {"refused": refused.as_json(), "grown": memory("VmHWM") - before}
             append(asked["acknowledged"], {"run": handles[key].id})
         print("ready", flush=True)  # noqa: T201  it is waited for
         rests = [asyncio.ensure_future(rest(handle)) for handle in handles.values()]
@@ -70,19 +86,33 @@ async def live(asked: dict[str, Any], stopping: Stopping) -> dict[str, Any]:
         await tally.close(grace=stopping.grace_ms / 1_000)
         all_rest.cancel()
         await asyncio.gather(all_rest, stop, return_exceptions=True)
-    return {"runs": found, "peak": peak_bytes()}
+    return {"runs": found, "grown": memory("VmHWM") - before}
 
 
-def main() -> None:
-    """Live once."""
-    asked = json.loads(sys.argv[1])
+def compile_and_refuse(source: str) -> None:
+    """Compile what is to be refused."""
+    try:
+        compile_source(source.encode(), "case.yaml")
+    except SourceRefused:
+        return
+    raise AssertionError("it was taken")
+
+
+def alone(name: str, given: list[Any]) -> int:
+    """How much memory one function needs, beyond what everything else does."""
+    Path("/proc/self/clear_refs").write_text("5")  # the peak begins here. Source: proc(5)
+    before = memory("VmRSS")
+    {"compile_and_refuse": compile_and_refuse}[name](*given)
+    return memory("VmHWM") - before
+
+
+def main(asked: dict[str, Any]) -> int:
+    """Live once. Returns what to end with."""
+    if "only" in asked:
+        print(json.dumps({"grown": alone(asked["only"], asked["given"])}))  # noqa: T201  the same
+        return 0
     stopping = Stopping(asked.get("grace_ms", 2_000))
     told = asyncio.run(live(asked, stopping))
     stopping.disarm()
     print(json.dumps(told), flush=True)  # noqa: T201  it is what it is for
-
-
-if __name__ == "__main__":
-    sys.path.insert(0, str(Path(__file__).parents[2]))
-    assert os.environ.get("TALLY_TESTING")
-    main()
+    return 0

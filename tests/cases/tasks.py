@@ -53,7 +53,7 @@ async def look(port: int, *, ctx: ts.TaskContext) -> Any:
 
 @ts.task
 async def note(x: object = None, *, ctx: ts.TaskContext) -> Any:
-    did(ctx, x=x if len(repr(x)) < 1_000 else len(repr(x)))
+    did(ctx)
     return x
 
 
@@ -83,13 +83,20 @@ def make(size: int, *, ctx: ts.TaskContext) -> str:
 
 
 @ts.task
+def length(x: str, *, ctx: ts.TaskContext) -> int:
+    did(ctx)
+    return len(x)
+
+
+@ts.task
 async def fail_at_length(size: int, *, ctx: ts.TaskContext) -> None:
     did(ctx)
     raise ValueError("x" * size)
 
 
 @ts.task(effect="read_only")
-async def give(x: object = None) -> Any:
+async def give(x: object = None, *, ctx: ts.TaskContext) -> Any:
+    did(ctx)
     return x
 
 
@@ -113,3 +120,50 @@ async def ignore_cancel(*, ctx: ts.TaskContext) -> None:
             await asyncio.Event().wait()
         except asyncio.CancelledError:
             continue
+
+
+# Retries. Each logs every call.
+
+
+@ts.task(effect="read_only", max_attempts=3)
+async def look_and_fail(how: str = "error", *, ctx: ts.TaskContext) -> None:
+    did(ctx)
+    await fail_as(how)
+
+
+@ts.task(effect="read_only", max_attempts=3)
+def look_and_fail_in_thread(how: str = "error", *, ctx: ts.TaskContext) -> None:
+    did(ctx)
+    if how == "refused":
+        raise ts.NotAccepted("closed")
+    raise ValueError("no")
+
+
+@ts.task(effect="idempotent", max_attempts=3)
+async def charge_and_fail(how: str = "error", *, ctx: ts.TaskContext) -> None:
+    did(ctx)
+    await fail_as(how)
+
+
+@ts.task
+async def send_and_fail(how: str = "refused", *, ctx: ts.TaskContext) -> None:
+    if how != "refused":
+        did(ctx)
+    await fail_as(how)
+
+
+async def fail_as(how: str) -> None:
+    match how:
+        case "error":
+            raise ValueError("no")
+        case "refused":
+            raise ts.NotAccepted("closed")
+        case "unknown":
+            raise ts.OutcomeUnknown("?")
+        case "timeout":
+            await asyncio.Event().wait()
+
+
+@ts.task(effect="read_only")
+async def always_fail() -> None:
+    raise ValueError("no")

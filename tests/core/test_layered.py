@@ -4,7 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tallystick.core.identity import ActivationKey
 from tallystick.core.layered import Layered
+from tallystick.core.schedule import Schedule
 
 KEYS = st.integers(0, 7)
 STEPS = st.lists(
@@ -72,3 +74,45 @@ def test_an_unsettled_map_is_not_forked():
     base[1] = 1
     with pytest.raises(AssertionError):
         base.fork()
+
+
+@pytest.mark.invariant("M2", "R6")
+@given(STEPS)
+def test_a_schedule_gives_its_keys_by_their_instants(steps):
+    """The same steps, and after each of them what is due first is first."""
+    base = Schedule()
+    draft = base.fork()
+    settled: dict[ActivationKey, int] = {}
+    model: dict[ActivationKey, int] = {}
+    for step in steps:
+        match step:
+            case ("set", key, value):
+                draft[ActivationKey(str(key))] = value
+                model[ActivationKey(str(key))] = value
+            case ("remove", key):
+                draft.remove(ActivationKey(str(key)))
+                model.pop(ActivationKey(str(key)), None)
+            case ("settle",):
+                draft.settle()
+                base, settled = draft, dict(model)
+                draft = base.fork()
+            case ("drop",):
+                draft, model = base.fork(), dict(settled)
+        assert list(draft.in_order()) == sorted((due, key) for key, due in model.items())
+        assert list(base.in_order()) == sorted((due, key) for key, due in settled.items())
+        assert dict(draft.items()) == model
+
+
+def test_what_a_draft_takes_while_it_goes_through_a_schedule_does_not_disturb_it():
+    base = Schedule()
+    for at in range(6):
+        base[ActivationKey(str(at))] = at
+    base.settle()
+    draft = base.fork()
+    taken = []
+    for due, key in draft.in_order():
+        draft.remove(key)
+        draft[ActivationKey("late")] = 0
+        taken.append(due)
+    assert taken == list(range(6))
+    assert list(draft.in_order()) == [(0, ActivationKey("late"))]

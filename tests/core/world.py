@@ -125,7 +125,7 @@ def clone(run: Run) -> Run:
     for name in run.__struct_fields__:
         value = getattr(run, name)
         if isinstance(value, Layered):
-            fresh: Layered[Any, Any] = Layered()
+            fresh: Layered[Any, Any] = type(value)()
             for key, item in value.items():
                 fresh[key] = item
             fresh.settle()

@@ -31,7 +31,7 @@ from tests.flows.reference import APPLIED
 
 ROOT = Path(__file__).parents[2]
 LIVES_MAX = 12
-LIFE_TIMEOUT_S = 30
+LIFE_TIMEOUT_S = 300
 HUNG, HUNG_TASKS = -1000, 99
 """No answer at all; and what a life says of itself that does not come to rest."""
 FAULT_EXIT = 86

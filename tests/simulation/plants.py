@@ -6,7 +6,9 @@ for.
 """
 
 import os
+import sys
 from collections.abc import Callable
+from importlib import import_module
 
 import msgspec
 
@@ -17,6 +19,14 @@ def plant(change: Callable[[], None]) -> Callable[[], None]:
     """Register a bug under the name of its function."""
     PLANTS[change.__name__] = change
     return change
+
+
+def everywhere(original: object, changed: object) -> None:
+    """Put `changed` in the place of `original` in every module of the package that names it."""
+    import_module("tallystick.engine.opening")  # brings in all that an engine is made of
+    for module in [m for name, m in sys.modules.items() if name.startswith("tallystick")]:
+        for name in [name for name, value in vars(module).items() if value is original]:
+            setattr(module, name, changed)
 
 
 @plant
@@ -52,38 +62,34 @@ def acts_before_the_commit() -> None:
 @plant
 def takes_mutating_for_harmless() -> None:
     """Mutating work of unknown fate is dispatched again, and the ledger's own check is gone."""
-    from tallystick.core import ledger, machine, settlement
-
-    judge, refusal = settlement.judge, ledger.may_redispatch
+    from tallystick.core.ledger import may_redispatch as refusal
+    from tallystick.core.recovery import judge
 
     def unchecked(run, activation, now):
         found = refusal(run, activation, now)
         return None if found is not None and found.check == "effect" else found
 
-    ledger.may_redispatch = machine.may_redispatch = unchecked
+    everywhere(refusal, unchecked)
 
     def bold(case):
         if case.effect == "mutating" and case.end == "unknown":
             case = case._replace(effect="idempotent")
         return judge(case)
 
-    settlement.judge = bold
+    everywhere(judge, bold)
 
 
 @plant
 def retries_under_a_new_key() -> None:
     """A failed dispatch of idempotent work is followed by a new attempt, with another key."""
-    from tallystick.core import settlement
-    from tallystick.core.recovery import Verdict
-
-    judge = settlement.judge
+    from tallystick.core.recovery import Verdict, judge
 
     def forgetful(case):
         verdict = judge(case)
         again = case.effect == "idempotent" and case.end == "failed"
         return Verdict.RETRY if again and verdict is Verdict.AGAIN else verdict
 
-    settlement.judge = forgetful
+    everywhere(judge, forgetful)
 
 
 @plant
@@ -106,15 +112,12 @@ def believes_without_calling() -> None:
 @plant
 def lets_the_key_depend_on_the_process() -> None:
     """The dispatch identity changes with the process."""
-    from tallystick.core import run
-    from tallystick.store import codec
-
-    identity = run.dispatch_identity
+    from tallystick.core.identity import dispatch_identity as identity
 
     def volatile(name, key, attempt):
         return identity(f"{name}@{os.getpid()}", key, attempt)
 
-    run.dispatch_identity = codec.dispatch_identity = volatile
+    everywhere(identity, volatile)
 
 
 @plant
@@ -134,27 +137,23 @@ def miscounts() -> None:
 @plant
 def chains_nothing() -> None:
     """The hash of an event does not cover the one before; the engine verifies as it seals."""
-    from tallystick.core import history, run
-
-    link = history.link
+    from tallystick.core.history import link
 
     def loose(_previous, sequence, transition, envelope):
         return link(bytes(32), sequence, transition, envelope)
 
-    history.link = run.link = loose
+    everywhere(link, loose)
 
 
 @plant
 def forgets_the_salt() -> None:
     """Payloads are cited by the digest of their bytes alone."""
-    from tallystick.core import draft, history, settlement
-
-    digest = history.payload_digest
+    from tallystick.core.history import payload_digest as digest
 
     def plain(_salt, body):
         return digest(b"", body)
 
-    draft.payload_digest = history.payload_digest = settlement.payload_digest = plain
+    everywhere(digest, plain)
 
 
 @plant
@@ -174,13 +173,11 @@ def writes_a_statement_twice() -> None:
 @plant
 def drops_the_barrier_and_the_doubt() -> None:
     """After a takeover, what was in flight is recorded as never begun."""
-    from tallystick.core import settlement
-
-    judge = settlement.judge
+    from tallystick.core.recovery import judge
 
     def careless(case):
         if case.end == "unknown" and case.effect == "mutating":
             case = case._replace(end="given_up")
         return judge(case)
 
-    settlement.judge = careless
+    everywhere(judge, careless)

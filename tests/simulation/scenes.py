@@ -38,7 +38,7 @@ SCENES = (
     Scene("leaving", Case(flow="lingering", then="leave")),
     Scene("large", Case(flow="large")),
     Scene("replay", Case(count=3), also="commit.guard:3:raise"),
-    Scene("many", Case(count=100)),
+    Scene("many", Case(count=50)),
 )
 
 

@@ -15,25 +15,28 @@ import signal
 import sys
 from pathlib import Path
 
-from tests.effects.log import append
+from tests.effects.log import PATH, append, read
 from tests.flows.reference import FLOWS
 from tests.simulation import port
 from tests.simulation.plants import PLANTS
 
-PATIENCE_S = 20
+PATIENCE_S = 10
 HUNG = 99
-"""What a life ends with that is not at rest after `PATIENCE_S`."""
+"""What a life ends with that is not at rest, and causes no effect for `PATIENCE_S`."""
 
 
 async def watched(asked: argparse.Namespace) -> dict[str, str]:
-    """Live; but if nothing comes of it, say where every task stands, and end."""
-    life = asyncio.create_task(live(asked))
-    _, hung = await asyncio.wait([life], timeout=PATIENCE_S / 4 if asked.plant else PATIENCE_S)
-    if hung:
-        for task in asyncio.all_tasks():
-            task.print_stack(file=sys.stderr)
-        sys.stderr.flush()
-        os._exit(HUNG)
+    """Live; but if nothing happens any more, say where every task stands, and end."""
+    life, before = asyncio.create_task(live(asked)), None
+    while not life.done():
+        await asyncio.wait([life], timeout=PATIENCE_S / 4 if asked.plant else PATIENCE_S)
+        now = len(read(os.environ[PATH]))
+        if not life.done() and now == before:
+            for task in asyncio.all_tasks():
+                task.print_stack(file=sys.stderr)
+            sys.stderr.flush()
+            os._exit(HUNG)
+        before = now
     return life.result()
 
 

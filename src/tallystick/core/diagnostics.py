@@ -134,12 +134,14 @@ class Finding:
     """One problem of a definition, which may have no source.
 
     `path` is as in the language, e.g. `("steps", 2, "needs", 0)`; a compiler knows its place.
+    `first` leads to what it contradicts, which was written before; None: there is no such place.
     """
 
     code: str
     path: Path
     message: str
     remedy: str | None = None
+    first: Path | None = None
 
     def __str__(self) -> str:
         """Write `$.path: message (code)`, the remedy after a dash."""

@@ -57,7 +57,7 @@ def dispatch_identity(run: str, key: ActivationKey, attempt: int) -> bytes:
     return hashlib.sha256(IDENTITY_TAG + b"".join(framed)).digest()
 
 
-class Authority(msgspec.Struct, frozen=True):
+class Authority(msgspec.Struct, frozen=True, gc=False):
     """Who may write a run: compared in SQL, in the transaction of every write.
 
     generation  ≥ 1, raised by one with every handoff

@@ -25,9 +25,10 @@ from tallystick.core.messages import (
     StopCause,
 )
 from tallystick.core.recovery import Earlier
+from tallystick.core.schedule import Schedule
 
 
-class Attempt(msgspec.Struct, frozen=True):
+class Attempt(msgspec.Struct, frozen=True, gc=False):
     """An open attempt.
 
     number, dispatch   both from 1
@@ -61,7 +62,7 @@ class Attempt(msgspec.Struct, frozen=True):
         return self.end is None and self.doubt is None
 
 
-class Activation(msgspec.Struct, frozen=True):
+class Activation(msgspec.Struct, frozen=True, gc=False):
     """A live visit to a leaf.
 
     input, input_digest  the exact input, canonical JSON, and the salted digest that cites it
@@ -82,7 +83,7 @@ class Activation(msgspec.Struct, frozen=True):
     last_failure: str | None = None
 
 
-class Ended(msgspec.Struct, frozen=True):
+class Ended(msgspec.Struct, frozen=True, gc=False):
     """What a closed attempt leaves behind, to recognise a repeat of its intent or its report.
 
     status   the outcome, or `abandoned`
@@ -126,7 +127,7 @@ class Run(msgspec.Struct):
     doubts: int = 0
     live: Layered[ActivationKey, Activation] = msgspec.field(default_factory=Layered)
     ready: Layered[ActivationKey, bool] = msgspec.field(default_factory=Layered)
-    due: Layered[ActivationKey, int] = msgspec.field(default_factory=Layered)
+    due: Schedule = msgspec.field(default_factory=Schedule)
     done: Layered[ActivationKey, str] = msgspec.field(default_factory=Layered)
     joins: Layered[ActivationKey, int] = msgspec.field(default_factory=Layered)
     outputs: Layered[str, bytes] = msgspec.field(default_factory=Layered)
@@ -186,9 +187,16 @@ class Run(msgspec.Struct):
         if not len(self.due):
             return None
         if not at_attempts_cap(self) and not at_concurrency_cap(self):
-            return min(self.due.values())
-        again = (due for key, due in self.due.items() if self.live[key].attempt is not None)
-        return min(again, default=None)
+            return next(self.due.in_order())[0]
+        if not self.between:
+            return None
+        again = (due for due, key in self.due.in_order() if self.live[key].attempt is not None)
+        return next(again, None)
+
+    @property
+    def between(self) -> int:
+        """How many attempts are open, not in doubt and not in flight: between dispatches."""
+        return self.active - self.in_flight
 
     def open_dispatches(self) -> Iterator[tuple[Activation, Attempt]]:
         """Everything in flight."""

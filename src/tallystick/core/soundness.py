@@ -221,7 +221,9 @@ def _repeated(nodes: tuple[Node, ...]) -> Iterator[Finding]:
     for at, node in enumerate(nodes):
         if places[node.id] != at:
             message = f"two steps have the id {quote(node.id)}"
-            yield Finding("step-id-repeated", ("steps", at, "id"), message, "rename one of them")
+            path: Path = ("steps", at, "id")
+            first: Path = ("steps", places[node.id], "id")
+            yield Finding("step-id-repeated", path, message, "rename one of them", first)
 
 
 def _needs(nodes: tuple[Node, ...]) -> Iterator[Finding]:

@@ -45,22 +45,28 @@ Row: TypeAlias = tuple[object, ...]
 _read_intent = msgspec.json.Decoder(Intent).decode
 _write_intent = msgspec.json.Encoder(order="sorted").encode
 
-RANKS: Mapping[type, tuple[int, str]] = {
-    InsertTerms: (0, "insert_terms"),
-    InsertActivation: (1, "insert_activation"),
-    InsertAttempt: (2, "insert_attempt"),
-    AttachReceipt: (3, "attach_receipt"),
-    RequestTimeout: (4, "request_timeout"),
-    EndDispatch: (5, "end_dispatch"),
-    MarkDoubt: (6, "mark_doubt"),
-    SetResolution: (7, "set_resolution"),
-    BeginDispatch: (8, "begin_dispatch"),
-    SetOutcome: (9, "set_outcome"),
-    Abandon: (10, "abandon"),
-    CountActivation: (11, "count_activation"),
-    EndActivation: (12, "end_activation"),
-}
+KINDS: tuple[tuple[type, str], ...] = (
+    (InsertTerms, "insert_terms"),
+    (InsertActivation, "insert_activation"),
+    (InsertAttempt, "insert_attempt"),
+    (AttachReceipt, "attach_receipt"),
+    (RequestTimeout, "request_timeout"),
+    (EndDispatch, "end_dispatch"),
+    (MarkDoubt, "mark_doubt"),
+    (SetResolution, "set_resolution"),
+    (BeginDispatch, "begin_dispatch"),
+    (SetOutcome, "set_outcome"),
+    (Abandon, "abandon"),
+    (CountActivation, "count_activation"),
+    (EndActivation, "end_activation"),
+)
 """The order in which kinds of facts are written within a stage, and the statement of each."""
+
+STAGE = 16
+"""Stage and rank make one number: rank + STAGE × stage. There are fewer kinds than this."""
+
+_RANK = {kind: rank for rank, (kind, _) in enumerate(KINDS)}
+_OF_ACTIVATION = {_RANK[kind] for kind in (InsertActivation, CountActivation, EndActivation)}
 
 
 class Write(NamedTuple):
@@ -133,7 +139,7 @@ def plan(
     """
     made = Plan()
     guards: dict[str, list[Row]] = {}
-    staged: dict[tuple[int, int, str], list[Row]] = {}
+    staged: dict[int, list[Row]] = {}
     events: list[Row] = []
     payloads: list[Row] = []
     for index, transition in enumerate(batch):
@@ -158,7 +164,7 @@ def plan(
         made.positions.append(position)
         made.statements += [(index, statement) for statement in transition.statements]
     made.guards = [Write(name, guards[name]) for name in GUARDS if name in guards]
-    made.rows = [Write(key[2], staged[key]) for key in sorted(staged)]
+    made.rows = [Write(KINDS[at % STAGE][1], staged[at]) for at in sorted(staged)]
     made.rows.append(Write("insert_event", events))
     if payloads:
         made.rows.append(Write("insert_payload", payloads))
@@ -218,31 +224,43 @@ def _insert_run(
 
 
 def _stage(
-    staged: dict[tuple[int, int, str], list[Row]],
+    staged: dict[int, list[Row]],
     transition: Transition,
     number: int,
     known_terms: AbstractSet[bytes],
     terms: set[bytes],
 ) -> None:
-    reached: dict[tuple[object, ...], tuple[int, int]] = {}
+    """Sort the facts of one transition into `staged`, by the number of their stage and rank."""
+    reached: dict[tuple[object, ...], int] = {}
     for fact in transition.facts:
-        rank, statement = RANKS[type(fact)]
+        at = _RANK[type(fact)]
         if isinstance(fact, InsertTerms):
-            if fact.digest not in known_terms and fact.digest not in terms:
-                terms.add(fact.digest)
-                row: Row = (fact.digest, fact.body.decode())
-                staged.setdefault((0, rank, statement), []).append(row)
-            continue
-        target = (fact.node, fact.instance, getattr(fact, "attempt", None))
-        stage, before = reached.get(target, (0, -1))
-        if before >= rank:
-            stage += 1
-        reached[target] = (stage, rank)
-        if isinstance(fact, InsertAttempt):
-            row = _intent_row(fact, transition.run, number)
+            if fact.digest in known_terms or fact.digest in terms:
+                continue
+            terms.add(fact.digest)
+            row: Row = (fact.digest, fact.body.decode())
         else:
-            row = (number, *astuple(fact))
-        staged.setdefault((stage, rank, statement), []).append(row)
+            attempt = None if at in _OF_ACTIVATION else fact.attempt  # type: ignore[union-attr]  # by rank
+            target = (fact.node, fact.instance, attempt)
+            before = reached.get(target)
+            if before is not None:
+                at = _after(before, at)
+            reached[target] = at
+            if isinstance(fact, InsertAttempt):
+                row = _intent_row(fact, transition.run, number)
+            else:
+                row = (number, *astuple(fact))
+        rows = staged.get(at)
+        if rows is None:
+            staged[at] = [row]
+        else:
+            rows.append(row)
+
+
+def _after(before: int, rank: int) -> int:
+    """The first number of this rank after a number that the same row has reached."""
+    at = before - before % STAGE + rank
+    return at if at > before else at + STAGE
 
 
 def _intent_row(fact: InsertAttempt, run: str, number: int) -> Row:
