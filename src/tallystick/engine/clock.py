@@ -6,7 +6,7 @@ Two clocks, never mixed up:
     monotonic  milliseconds since some moment of this process; what a timeout is measured with
 
 The wall clock may be set back or forth. So the time of a *run* is `max(wall, last time in this
-run)`, and a wait for a wall instant looks at the wall clock again at least every `LOOK_AGAIN_MS`.
+run)`, and a wait for a wall instant looks at the wall clock again from time to time.
 
 Tests put their own `Clock` and `Entropy` in place: see `tallystick.testing.world`.
 """
@@ -20,7 +20,7 @@ from collections.abc import Callable
 from typing import Final, Literal, Protocol, TypeAlias
 
 LOOK_AGAIN_MS: Final = 30_000
-"""The longest a wait for a wall instant sleeps before it reads the wall clock again."""
+"""How soon a wall clock that was set is noticed."""
 
 CROCKFORD: Final = "0123456789abcdefghjkmnpqrstvwxyz"
 """Crockford's base 32: no letters that look like digits, and in the order of their values."""
@@ -43,7 +43,12 @@ class Wait(Protocol):
 
 
 class Clock(Protocol):
-    """Where the engine's time comes from."""
+    """Where the engine's time comes from.
+
+    look_again_ms  how soon a wait for a wall instant reads the wall clock again, at the latest
+    """
+
+    look_again_ms: int
 
     def now(self) -> int:
         """Wall clock, milliseconds since 1970. May go back."""
@@ -72,6 +77,8 @@ class Clock(Protocol):
 
 class SystemClock:
     """The clocks of this machine."""
+
+    look_again_ms = LOOK_AGAIN_MS
 
     def now(self) -> int:
         return time.time_ns() // 1_000_000
