@@ -120,3 +120,50 @@ async def ignore_cancel(*, ctx: ts.TaskContext) -> None:
             await asyncio.Event().wait()
         except asyncio.CancelledError:
             continue
+
+
+# Retries. Each logs every call.
+
+
+@ts.task(effect="read_only", max_attempts=3)
+async def look_and_fail(how: str = "error", *, ctx: ts.TaskContext) -> None:
+    did(ctx)
+    await fail_as(how)
+
+
+@ts.task(effect="read_only", max_attempts=3)
+def look_and_fail_in_thread(how: str = "error", *, ctx: ts.TaskContext) -> None:
+    did(ctx)
+    if how == "refused":
+        raise ts.NotAccepted("closed")
+    raise ValueError("no")
+
+
+@ts.task(effect="idempotent", max_attempts=3)
+async def charge_and_fail(how: str = "error", *, ctx: ts.TaskContext) -> None:
+    did(ctx)
+    await fail_as(how)
+
+
+@ts.task
+async def send_and_fail(how: str = "refused", *, ctx: ts.TaskContext) -> None:
+    if how != "refused":
+        did(ctx)
+    await fail_as(how)
+
+
+async def fail_as(how: str) -> None:
+    match how:
+        case "error":
+            raise ValueError("no")
+        case "refused":
+            raise ts.NotAccepted("closed")
+        case "unknown":
+            raise ts.OutcomeUnknown("?")
+        case "timeout":
+            await asyncio.Event().wait()
+
+
+@ts.task(effect="read_only")
+async def always_fail() -> None:
+    raise ValueError("no")

@@ -100,6 +100,10 @@ def test_a_missing_moved_or_repeated_event_is_noticed(one, other):
     missing = CHAIN[:one] + CHAIN[one + 1 :]
     assert broken(missing)
     assert replay_notices(missing)
+    if one < len(CHAIN) - 1:
+        with pytest.raises(MaintenanceRequired, match=f"event {one + 1} is missing") as found:
+            verify("run-1", missing)
+        assert (found.value.code, found.value.facts["sequence"]) == ("history-broken", one + 1)
     renumbered = [(at, *row[1:]) for at, row in enumerate(missing, 1)]
     assert broken(renumbered)
     repeated = [*CHAIN[: one + 1], CHAIN[one], *CHAIN[one + 1 :]]

@@ -326,7 +326,7 @@ def part(found: list[tuple[Node, ...]], most: int) -> list[tuple[Node, ...]]:
     return [found[at * len(found) // most] for at in range(most)]
 
 
-@pytest.mark.invariant("G13", "M5", "M7", "S5", "G10", "R3")
+@pytest.mark.invariant("G13", "M5", "M7", "S5", "G10", "R3", "C15")
 @pytest.mark.parametrize("limits", [Limits(), TIMED], ids=["unbounded", "deadline"])
 def test_every_definition_of_one_step_ends_or_names_one_reason(limits):
     search(list(definitions(WIDE_MENU, 1)), limits=limits)
@@ -334,7 +334,7 @@ def test_every_definition_of_one_step_ends_or_names_one_reason(limits):
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-@pytest.mark.invariant("G13", "M5", "M7", "S5", "G10", "R3")
+@pytest.mark.invariant("G13", "M5", "M7", "S5", "G10", "R3", "C15")
 def test_definitions_of_two_steps_end_or_name_one_reason():
     search(part(list(definitions(WIDE_MENU, 2)), 50), ends=ALL_ENDS)
     found = part(list(definitions(WIDE_MENU, 2)), 29)

@@ -706,6 +706,47 @@ class StoreContract:
         rest = await store.unfinished(after=unfinished[-1].number, limit=3)
         assert [run.stored.new.run for run in rest] == ["run-5"]
 
+    async def test_runs_are_found_by_a_beginning_of_their_id(self, store: Store) -> None:
+        for run in ("run-1", "run-10", "run-2", "sun-1"):
+            await started(store, run)
+        assert await store.find("run-1", limit=9) == ["run-1", "run-10"]
+        assert await store.find("run", limit=2) == ["run-1", "run-10"]
+        assert await store.find("", limit=9) == ["run-1", "run-10", "run-2", "sun-1"]
+        assert await store.find("x", limit=9) == []
+        assert await store.find("%", limit=9) == await store.find("run-_", limit=9) == []
+        listed = await store.listed("run-2")
+        assert (listed.number, listed.stored) == (3, await store.run("run-2"))
+
+    async def test_runs_are_counted_by_their_state(self, store: Store) -> None:
+        assert await store.counts() == []
+        for run in ("run-1", "run-2", "run-3"):
+            author = await started(store, run)
+            if run == "run-3":
+                await put(store, author, author.doubt("one"))
+        engine = (await store.run("run-1")).engine
+        assert sorted((it.status, it.engine, it.count) for it in await store.counts()) == [
+            ("in_doubt", engine, 1),
+            ((await store.run("run-1")).header.status, engine, 2),
+        ]
+        (halted,) = await store.halted(after=0, limit=9)
+        assert halted.stored.new.run == "run-3"
+        assert await store.halted(after=halted.number, limit=9) == []
+
+    async def test_the_events_of_all_runs_come_in_the_order_of_their_commits(
+        self, store: Store
+    ) -> None:
+        assert await store.position() == 0
+        for run in ("run-1", "run-2"):
+            await started(store, run)
+        told = await store.feed(after=0, limit=100)
+        assert [event.position for event in told] == list(range(1, len(told) + 1))
+        assert await store.position() == len(told)
+        for run in ("run-1", "run-2"):
+            own = [event async for event in store.events(run)]
+            assert [event for event in told if event.run == run] == own
+        assert await store.feed(after=2, limit=2) == told[2:4]
+        assert await store.feed(after=len(told), limit=9) == []
+
     async def test_what_is_not_there_is_named(self, store: Store) -> None:
         for missing in (store.run("x"), store.definition(bytes(32)), store.terms(bytes(32))):
             with pytest.raises(NotFound):

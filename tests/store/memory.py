@@ -9,6 +9,7 @@ meet one contract says that the contract is about neither.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -180,6 +181,34 @@ class MemoryStore:
 
     async def run(self, run: str) -> p.StoredRun:
         return _stored(_found(self._state.runs, run))
+
+    async def listed(self, run: str) -> p.ListedRun:
+        found = _found(self._state.runs, run)
+        return p.ListedRun(found.number, _stored(found))
+
+    async def find(self, beginning: str, *, limit: int) -> list[str]:
+        return sorted(run for run in self._state.runs if run.startswith(beginning))[:limit]
+
+    async def counts(self) -> list[p.RunCount]:
+        states = Counter(
+            (it.header.status, it.header.reason, None if it.header.ended_at else it.engine)
+            for it in map(_stored, self._state.runs.values())
+        )
+        return [p.RunCount(*state, False, count) for state, count in states.items()]
+
+    async def halted(self, *, after: int, limit: int) -> list[p.ListedRun]:
+        unfinished = await self.unfinished(after=after, limit=2**31)
+        return [r for r in unfinished if r.stored.header.status in ("in_doubt", "waiting")][:limit]
+
+    async def position(self) -> int:
+        return max((event.position for event in self._all_events()), default=0)
+
+    async def feed(self, *, after: int, limit: int) -> list[p.StoredEvent]:
+        found = [event for event in self._all_events() if event.position > after]
+        return sorted(found, key=lambda event: event.position)[:limit]
+
+    def _all_events(self) -> list[p.StoredEvent]:
+        return [event for run in self._state.runs.values() for event in run.events]
 
     async def run_by_key(self, key: str) -> p.StoredRun | None:
         run = self._state.keys.get(key)

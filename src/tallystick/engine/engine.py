@@ -13,7 +13,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Final, Literal, TypeAlias
 
-from tallystick.core.commands import Command
+from tallystick.core.commands import Advance, Command
 from tallystick.core.identity import Authority
 from tallystick.core.run import Run
 from tallystick.engine.admission import TOKEN_BYTES, Desk, Resolve
@@ -122,6 +122,14 @@ class Engine:
         reply: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.committer.post(held, Letter(command, reply=reply))
         await reply
+
+    async def take(self, run: str) -> None:
+        """Own a run that exists, and move it on. Returns once it is ours on disk, or has ended.
+
+        Raises `OwnerElsewhere` where nothing proves that its former engine has ended.
+        """
+        self.keeper.adopt(run)
+        await self.command(run, Advance({}))
 
     def copy(self, run: str) -> Run | None:
         """The copy in memory, to be read only; None: it is not there now, read the store."""

@@ -180,6 +180,16 @@ class ListedRun(msgspec.Struct, frozen=True, gc=False):
     stored: StoredRun
 
 
+class RunCount(msgspec.Struct, frozen=True):
+    """So many runs are in one state. engine: who owns them; None: nobody, or they have ended."""
+
+    status: str
+    reason: str | None
+    engine: str | None
+    damaged: bool
+    count: int
+
+
 class Store(Protocol):
     """An open store. All verbs raise `StoreUnavailable` when the database did not answer.
 
@@ -212,6 +222,10 @@ class Store(Protocol):
         """A run's row. Raises `NotFound`."""
         ...
 
+    async def listed(self, run: str) -> ListedRun:
+        """A run's row with its number. Raises `NotFound`."""
+        ...
+
     async def run_by_key(self, key: str) -> StoredRun | None:
         """The run that an idempotency key belongs to, or None."""
         ...
@@ -220,12 +234,32 @@ class Store(Protocol):
         """A page of runs, newest first."""
         ...
 
+    async def find(self, beginning: str, *, limit: int) -> list[str]:
+        """Ids that begin with this text, in their order."""
+        ...
+
+    async def counts(self) -> list[RunCount]:
+        """How many runs are in each state."""
+        ...
+
+    async def halted(self, *, after: int, limit: int) -> list[ListedRun]:
+        """Unfinished runs in doubt, waiting or damaged, by number, oldest first, above `after`."""
+        ...
+
     async def unfinished(self, *, after: int, limit: int) -> list[ListedRun]:
         """Runs that have not ended, by number, oldest first, above `after`."""
         ...
 
     def events(self, run: str, *, after: int = 0) -> AsyncIterator[StoredEvent]:
         """A run's events in order, above sequence `after`, read in bounded pages."""
+        ...
+
+    async def position(self) -> int:
+        """The number of the newest event of all runs; 0: there is none."""
+        ...
+
+    async def feed(self, *, after: int, limit: int) -> list[StoredEvent]:
+        """Events of all runs above a position, in the order of their commits."""
         ...
 
     async def payload(self, run: str, sequence: int) -> Payload | None:

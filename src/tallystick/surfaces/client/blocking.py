@@ -14,13 +14,14 @@ import os
 import threading
 from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
 from types import TracebackType
-from typing import Any, Literal, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 from tallystick.core.definition import Definition, Limits
 from tallystick.core.messages import Decision
 from tallystick.surfaces.client.handle import RunHandle
 from tallystick.surfaces.client.runs import HistoryEvent, Json, RunInfo
-from tallystick.surfaces.client.tally import Tally, open_tally
+from tallystick.surfaces.client.steps import StepInfo
+from tallystick.surfaces.client.tally import EngineOf, Tally, open_tally
 
 T = TypeVar("T")
 
@@ -67,6 +68,10 @@ class BlockingRun:
     def status(self) -> RunInfo:
         """See `RunHandle.status`."""
         return self._bridge.do(self._handle.status())
+
+    def steps(self) -> list[StepInfo]:
+        """See `RunHandle.steps`."""
+        return self._bridge.do(self._handle.steps())
 
     def result(self, timeout: float | None = None) -> Json:
         """See `RunHandle.result`."""
@@ -186,7 +191,7 @@ class BlockingTally:
 def open_blocking(
     database: str | os.PathLike[str] | None = None,
     *,
-    engine: bool | Literal["own"] = False,
+    engine: EngineOf = False,
     setup: str | os.PathLike[str] | None = None,
     root: str | os.PathLike[str] | None = None,
 ) -> BlockingTally:
