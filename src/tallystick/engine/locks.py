@@ -155,7 +155,8 @@ def evidence(former: EngineRow | None, here: Machine) -> Evidence:
     same_boot = here.boot != "" and former.boot == here.boot
     if not same_boot and former.host != here.host:
         return Evidence("unverifiable", f"it ran on another machine, {former.host}")
-    match ask(Path(former.lock_path), former.lock_device, former.lock_inode):
+    path = Path(former.lock_path)
+    match ask(path, former.lock_device, former.lock_inode, former.instance):
         case Free():
             how = "its lock is free" if same_boot else "the machine was restarted; its lock is free"
             return Evidence("ended", f"{how}: {former.lock_path}")
@@ -165,8 +166,12 @@ def evidence(former: EngineRow | None, here: Machine) -> Evidence:
             return Evidence("unverifiable", f"its lock cannot be asked: {reason}")
 
 
-def ask(path: Path, device: int, inode: int) -> Asked:
-    """Whether anybody holds exactly this lock file. Frees it again at once."""
+def ask(path: Path, device: int, inode: int, instance: str | None = None) -> Asked:
+    """Whether anybody holds exactly this lock file. Frees it again at once.
+
+    instance  who must have written its name into it (inode numbers are used again);
+              None: anybody
+    """
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError as error:
@@ -177,6 +182,9 @@ def ask(path: Path, device: int, inode: int) -> Asked:
             return Absent(f"{path} is not the file that was recorded")
         if not _lock(descriptor):
             return Taken(_read_holder(descriptor))
+        writer = _read_holder(descriptor)
+        if instance is not None and (writer is None or writer.instance != instance):
+            return Absent(f"{path} does not name the instance")
         return Free()
     except OSError as error:
         return Absent(f"{path}: {error.strerror}")
