@@ -33,6 +33,7 @@ from tallystick.core.identity import Authority
 from tallystick.core.messages import ActivationReady, AttemptPrepared, LateFactKept
 from tallystick.errors import AuthorityLost, Conflict, NotFound
 from tallystick.store.protocol import (
+    PENDING_MAX,
     Answer,
     AuthorityMoved,
     Committed,
@@ -376,6 +377,38 @@ class StoreContract:
 
     async def test_an_empty_batch_is_answered_with_nothing(self, store: Store) -> None:
         assert await store.commit([], epoch=1) == []
+
+    @pytest.mark.invariant("S10")
+    async def test_open_attempts_are_listed_in_bounded_ordered_pages(self, store: Store) -> None:
+        """One that closes between two pages is not missed by the scan, and none is told twice."""
+        author = Author("run-1")
+        await put(store, author, author.admit())
+        names = [f"n{number:03}" for number in range(PENDING_MAX + 50)]
+        for name in names:
+            await put(store, author, author.begin(name))
+        before = await everything(store, "run-1")
+        first = await store.pending("run-1", limit=10_000)
+        assert [row.node for row in first] == names[:PENDING_MAX]
+        assert await everything(store, "run-1") == before
+        await put(store, author, author.settle(names[0]))
+        last = first[-1]
+        rest = await store.pending("run-1", after=(last.node, last.instance, last.attempt))
+        assert [row.node for row in rest] == names[PENDING_MAX:]
+        assert [row.node for row in await store.pending("run-1", limit=3)] == names[1:4]
+        assert await store.pending("nobody") == []
+
+    @pytest.mark.invariant("A8")
+    async def test_authority_that_moved_while_a_write_waited_refuses_that_write(
+        self, store: Store
+    ) -> None:
+        """Both are in one batch: the second was decided under what the first gives away."""
+        author = await started(store)
+        stale = author.settle("one")
+        moved = author.claim(Authority(2, token(2), "engine-2"))
+        answers = await store.commit([moved, stale], epoch=1)
+        assert isinstance(answers[0], Committed)
+        assert isinstance(answers[1], AuthorityMoved)
+        assert await store.pending("run-1") != []
 
     async def test_a_batch_may_be_larger_than_any_statement(self, store: Store) -> None:
         authors = [Author(f"run-{n:03}", seed=n) for n in range(300)]

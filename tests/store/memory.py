@@ -246,6 +246,17 @@ class MemoryStore:
         there = self._state.runs.get(run)
         return [row for _, row in sorted(there.attempts.items())] if there else []
 
+    async def pending(
+        self, run: str, *, after: p.AttemptKey = ("", "", 0), limit: int = p.PENDING_MAX
+    ) -> list[AttemptRow]:
+        rows = [
+            row
+            for row in await self.attempts(run)
+            if row.outcome is None and row.abandoned_at is None
+            if (row.node, row.instance, row.attempt) > after
+        ]
+        return rows[: max(1, min(limit, p.PENDING_MAX))]
+
     async def activations(self, run: str) -> list[ActivationRow]:
         there = self._state.runs.get(run)
         return [row for _, row in sorted(there.activations.items())] if there else []

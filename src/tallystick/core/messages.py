@@ -113,7 +113,8 @@ class OfNode(Event, frozen=True, kw_only=True):
     @property
     def key(self) -> ActivationKey:
         """Which activation this is about."""
-        return ActivationKey(self.node, parse_instance(self.instance))
+        instance = self.instance
+        return ActivationKey(self.node, parse_instance(instance) if instance else ())
 
 
 class ActivationReady(OfNode, frozen=True, kw_only=True):

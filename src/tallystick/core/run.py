@@ -19,7 +19,7 @@ from tallystick.core.definition import Limits
 from tallystick.core.graph import Bound
 from tallystick.core.history import genesis
 from tallystick.core.identity import ActivationKey, Authority
-from tallystick.core.layered import Layered
+from tallystick.core.layered import Layered, Map
 from tallystick.core.messages import (
     RunEndKind,
     StopCause,
@@ -125,14 +125,14 @@ class Run(msgspec.Struct):
     open_attempts: int = 0
     in_flight: int = 0
     doubts: int = 0
-    live: Layered[ActivationKey, Activation] = msgspec.field(default_factory=Layered)
-    ready: Layered[ActivationKey, bool] = msgspec.field(default_factory=Layered)
+    live: Map[ActivationKey, Activation] = msgspec.field(default_factory=Layered)
+    ready: Map[ActivationKey, bool] = msgspec.field(default_factory=Layered)
     due: Schedule = msgspec.field(default_factory=Schedule)
-    done: Layered[ActivationKey, str] = msgspec.field(default_factory=Layered)
-    joins: Layered[ActivationKey, int] = msgspec.field(default_factory=Layered)
-    outputs: Layered[str, bytes] = msgspec.field(default_factory=Layered)
-    reads_left: Layered[str, int] = msgspec.field(default_factory=Layered)
-    settled: Layered[ActivationKey, Ended] = msgspec.field(default_factory=Layered)
+    done: Map[ActivationKey, str] = msgspec.field(default_factory=Layered)
+    joins: Map[ActivationKey, int] = msgspec.field(default_factory=Layered)
+    outputs: Map[str, bytes] = msgspec.field(default_factory=Layered)
+    reads_left: Map[str, int] = msgspec.field(default_factory=Layered)
+    settled: Map[ActivationKey, Ended] = msgspec.field(default_factory=Layered)
 
     @classmethod
     def new(cls, run: str, bound: Bound, limits: Limits) -> Run:
@@ -154,14 +154,14 @@ class Run(msgspec.Struct):
 
     def settle(self) -> Run:
         """Make the draft the copy in memory. The run it was forked from must not be used again."""
-        self.live.settle()
-        self.ready.settle()
-        self.due.settle()
-        self.done.settle()
-        self.joins.settle()
-        self.outputs.settle()
-        self.reads_left.settle()
-        self.settled.settle()
+        self.live = self.live.settle()
+        self.ready = self.ready.settle()
+        self.due = self.due.keep()
+        self.done = self.done.settle()
+        self.joins = self.joins.settle()
+        self.outputs = self.outputs.settle()
+        self.reads_left = self.reads_left.settle()
+        self.settled = self.settled.settle()
         return self
 
     @property

@@ -11,38 +11,39 @@ from bisect import bisect_left, insort
 from collections.abc import Iterator
 
 from tallystick.core.identity import ActivationKey
-from tallystick.core.layered import Layered
+from tallystick.core.layered import Layered, Overlay
 
 
-class Schedule(Layered[ActivationKey, int]):
-    """A `Layered` map whose keys can be taken by their instants, ties by key."""
+class Schedule(Overlay[ActivationKey, int]):
+    """An `Overlay` whose keys can be taken by their instants, ties by key."""
 
     __slots__ = ("_order",)
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._order: list[tuple[int, ActivationKey]] = []
+    def __init__(
+        self,
+        below: Layered[ActivationKey, int] | None = None,
+        order: list[tuple[int, ActivationKey]] | None = None,
+    ) -> None:
+        super().__init__(Layered() if below is None else below)
+        self._order = [] if order is None else order
 
     def fork(self) -> Schedule:
         """A draft over the same settled layer. Only a settled map may be forked."""
         assert not self._draft, "fork of a map with an unsettled draft"
-        fork: Schedule = Schedule.__new__(Schedule)
-        fork._below = self._below
-        fork._draft = {}
-        fork._size = self._size
-        fork._order = self._order
-        return fork
+        return Schedule(self._below, self._order)
 
-    def settle(self) -> None:
-        """Fold the draft into the settled layer."""
-        order, below = self._order, self._below
-        for key, value in self._draft.items():
-            former = below.get(key)
-            if former is not None:
-                del order[bisect_left(order, (former, key))]
-            if isinstance(value, int):
-                insort(order, (value, key))
-        super().settle()
+    def keep(self) -> Schedule:
+        """Fold the draft into the settled layer, and give the schedule to keep: this one."""
+        if self._draft:
+            order, below = self._order, self._below
+            for key, value in self._draft.items():
+                former = below.get(key)
+                if former is not None:
+                    del order[bisect_left(order, (former, key))]
+                if isinstance(value, int):
+                    insort(order, (value, key))
+            self.settle()
+        return self
 
     def in_order(self) -> Iterator[tuple[int, ActivationKey]]:
         """Every instant with its key, the earliest first; lazily.

@@ -96,7 +96,7 @@ class Plan:
     statements  what users asked for, each with the index of its transition
     positions   of the last event of each transition
     numbers     of all runs of the batch, also those given to new ones
-    terms       digests of the terms that the batch brings
+    contents    digests of the terms and bindings that the batch brings
     """
 
     guards: list[Write] = field(default_factory=list)
@@ -104,7 +104,7 @@ class Plan:
     statements: list[tuple[int, UserStatement]] = field(default_factory=list)
     positions: list[int] = field(default_factory=list)
     numbers: dict[str, int] = field(default_factory=dict)
-    terms: set[bytes] = field(default_factory=set)
+    contents: set[bytes] = field(default_factory=set)
 
 
 def fault_of(transition: Transition) -> str | None:
@@ -128,14 +128,14 @@ def plan(
     numbers: Mapping[str, int],
     position: int,
     run_no: int,
-    known_terms: AbstractSet[bytes],
+    known_contents: AbstractSet[bytes],
     blobs: Blobs,
 ) -> Plan:
     """Plan a batch of well-formed transitions of different runs.
 
     numbers      of the runs that exist
     position     of the newest event in the store · run_no: the highest in use
-    known_terms  digests that are stored already
+    known_contents  digests of terms and bindings that are stored already
     """
     made = Plan()
     guards: dict[str, list[Row]] = {}
@@ -149,9 +149,9 @@ def plan(
         else:
             number = numbers[transition.run]
         made.numbers[transition.run] = number
-        _guard(guards, transition, number)
+        _guard(guards, transition, number, known_contents, made.contents)
         if transition.facts:
-            _stage(staged, transition, number, known_terms, made.terms)
+            _stage(staged, transition, number, known_contents, made.contents)
         for sealed in transition.events:
             position += 1
             sequence = sealed.sequence
@@ -175,10 +175,17 @@ GUARDS = ("insert_bindings", "insert_run", "advance_run", "finish_run", "move_ru
 """The statements that guard a batch, in the order in which they run."""
 
 
-def _guard(guards: dict[str, list[Row]], transition: Transition, number: int) -> None:
+def _guard(
+    guards: dict[str, list[Row]],
+    transition: Transition,
+    number: int,
+    known_contents: AbstractSet[bytes],
+    brought: set[bytes],
+) -> None:
     header = astuple(transition.header)
     if transition.expected is None:
-        _insert_run(guards, transition, number, header)
+        digest = _bring_bindings(guards, transition, known_contents, brought)
+        _insert_run(guards, transition, number, digest, header)
         return
     held = (number, *astuple(transition.expected))
     if transition.authority is not None or transition.release:
@@ -197,13 +204,27 @@ def _moved(transition: Transition) -> Row:
     return astuple(transition.authority)
 
 
+def _bring_bindings(
+    guards: dict[str, list[Row]],
+    transition: Transition,
+    known_contents: AbstractSet[bytes],
+    brought: set[bytes],
+) -> bytes:
+    """The digest of a new run's bindings, which are written unless they are there already."""
+    assert transition.new_run is not None
+    body = transition.new_run.bindings
+    digest = hashlib.sha256(b"tcj1:bindings\n" + body).digest()
+    if digest not in known_contents and digest not in brought:
+        brought.add(digest)
+        guards.setdefault("insert_bindings", []).append((digest, body.decode()))
+    return digest
+
+
 def _insert_run(
-    guards: dict[str, list[Row]], transition: Transition, number: int, header: Row
+    guards: dict[str, list[Row]], transition: Transition, number: int, bindings: bytes, header: Row
 ) -> None:
     new, owner = transition.new_run, transition.authority
     assert new is not None
-    digest = hashlib.sha256(b"tcj1:bindings\n" + new.bindings).digest()
-    guards.setdefault("insert_bindings", []).append((digest, new.bindings.decode()))
     guards.setdefault("insert_run", []).append(
         (
             number,
@@ -213,7 +234,7 @@ def _insert_run(
             new.definition,
             new.workflow,
             new.semantics,
-            digest,
+            bindings,
             new.limits.decode(),
             new.admitted_at,
             new.deadline,
@@ -227,17 +248,17 @@ def _stage(
     staged: dict[int, list[Row]],
     transition: Transition,
     number: int,
-    known_terms: AbstractSet[bytes],
-    terms: set[bytes],
+    known_contents: AbstractSet[bytes],
+    brought: set[bytes],
 ) -> None:
     """Sort the facts of one transition into `staged`, by the number of their stage and rank."""
     reached: dict[tuple[object, ...], int] = {}
     for fact in transition.facts:
         at = _RANK[type(fact)]
         if isinstance(fact, InsertTerms):
-            if fact.digest in known_terms or fact.digest in terms:
+            if fact.digest in known_contents or fact.digest in brought:
                 continue
-            terms.add(fact.digest)
+            brought.add(fact.digest)
             row: Row = (fact.digest, fact.body.decode())
         else:
             attempt = None if at in _OF_ACTIVATION else fact.attempt  # type: ignore[union-attr]  # by rank

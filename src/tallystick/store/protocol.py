@@ -190,6 +190,13 @@ class RunCount(msgspec.Struct, frozen=True):
     count: int
 
 
+AttemptKey: TypeAlias = tuple[str, str, int]
+"""Node path, instance path, attempt number: the order in which attempts are listed."""
+
+PENDING_MAX = 100
+"""Open attempts in one page."""
+
+
 class Store(Protocol):
     """An open store. All verbs raise `StoreUnavailable` when the database did not answer.
 
@@ -268,6 +275,16 @@ class Store(Protocol):
 
     async def attempts(self, run: str) -> list[AttemptRow]:
         """All attempt rows of a run, in (node, instance, attempt) order."""
+        ...
+
+    async def pending(
+        self, run: str, *, after: AttemptKey = ("", "", 0), limit: int = PENDING_MAX
+    ) -> list[AttemptRow]:
+        """Open attempts in (node, instance, attempt) order, those after `after`, a page of them.
+
+        limit  at most `PENDING_MAX`. A scan from the beginning, page by page, leaves out none that
+               was open when it began and still is. Writes nothing.
+        """
         ...
 
     async def activations(self, run: str) -> list[ActivationRow]:

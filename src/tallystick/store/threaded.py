@@ -21,8 +21,10 @@ from tallystick.store.faults import Fault
 from tallystick.store.files import INLINE_MAX, Blobs
 from tallystick.store.plan import BlobName, Write
 from tallystick.store.protocol import (
+    PENDING_MAX,
     ActivationRow,
     Answer,
+    AttemptKey,
     AttemptRow,
     EngineRow,
     ListedRun,
@@ -330,6 +332,16 @@ class ThreadedStore:
     async def attempts(self, run: str) -> list[AttemptRow]:
         """See `protocol.Store`. `MaintenanceRequired` where a row differs from its intent."""
         return [codec.attempt_row(run, row) for row in await self._rows("read_attempts", run)]
+
+    async def pending(
+        self, run: str, *, after: AttemptKey = ("", "", 0), limit: int = PENDING_MAX
+    ) -> list[AttemptRow]:
+        """See `protocol.Store`."""
+        most = max(1, min(limit, PENDING_MAX))
+        return [
+            codec.attempt_row(run, row)
+            for row in await self._rows("read_pending", run, *after, most)
+        ]
 
     async def activations(self, run: str) -> list[ActivationRow]:
         """See `protocol.Store`."""

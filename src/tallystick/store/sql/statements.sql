@@ -276,6 +276,13 @@ WHERE e.run_no = (SELECT run_no FROM tally_run WHERE run_id = :run_id) AND e.seq
 SELECT * FROM tally_attempt_row WHERE run_no = (SELECT run_no FROM tally_run WHERE run_id = :run_id)
 ORDER BY node, instance, attempt;
 
+-- name: read_pending (run_id, node, instance, attempt, most)
+-- Open attempts of a run after a place in their order, a page of them.
+SELECT * FROM tally_attempt_row WHERE run_no = (SELECT run_no FROM tally_run WHERE run_id = :run_id)
+  AND outcome IS NULL AND abandoned_at IS NULL
+  AND (node, instance, attempt) > (:node, :instance, :attempt)
+ORDER BY node, instance, attempt LIMIT :most;
+
 -- name: read_activations (run_id)
 -- All visits of a run.
 SELECT

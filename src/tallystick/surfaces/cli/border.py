@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 import typer
 
 from tallystick.errors import TallyError
-from tallystick.surfaces.cli.app import app
+from tallystick.surfaces.cli.words import app
 
 # Typer carries a click of its own or uses the installed one; this names the parent in either.
 _USAGE: type[Exception] = next(

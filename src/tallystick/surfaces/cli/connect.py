@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 from asyncio import Event
 from collections.abc import AsyncIterator, Collection
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -115,12 +116,15 @@ class _Connected:
         before: int | None,
         limit: int,
     ) -> ListDocument:
-        runs = await self._tally.list(
-            status=status or None, workflow=workflow, key=key, before=before, limit=limit + 1
-        )
-        shown = runs[:limit]
-        more = len(runs) > limit
-        return {"runs": [_line(run) for run in shown], "next": shown[-1].number if more else None}
+        async def page(before: int | None, limit: int) -> builtins.list[client.RunInfo]:
+            return await self._tally.list(
+                status=status or None, workflow=workflow, key=key, before=before, limit=limit
+            )
+
+        runs = await page(before, limit)
+        last = runs[-1].number if len(runs) == limit else None
+        more = last is not None and bool(await page(last, 1))
+        return {"runs": [_line(run) for run in runs], "next": last if more else None}
 
     async def history(self, run: str, *, after: int) -> AsyncIterator[EventDocument]:
         async for event in self._tally.history(run, after):
