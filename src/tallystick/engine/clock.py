@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
+from base64 import b32encode
 from collections.abc import Callable
 from typing import Final, Literal, Protocol, TypeAlias
 
@@ -25,6 +26,8 @@ LOOK_AGAIN_MS: Final = 30_000
 CROCKFORD: Final = "0123456789abcdefghjkmnpqrstvwxyz"
 """Crockford's base 32: no letters that look like digits, and in the order of their values."""
 
+_TO_CROCKFORD: Final = bytes.maketrans(b"ABCDEFGHIJKLMNOPQRSTUVWXYZ234567", CROCKFORD.encode())
+_CHARACTERS: Final = 26
 _POOL_BYTES: Final = 4_096
 _TIME_BITS: Final = 48
 _CHANCE_BITS: Final = 80
@@ -140,12 +143,5 @@ class Entropy:
             last_chance += 1 + int.from_bytes(self.draw(4), "big")
         self._last = (last_at, last_chance)
         number = (last_at % 2**_TIME_BITS) << _CHANCE_BITS | last_chance % 2**_CHANCE_BITS
-        return f"{prefix}_{_base32(number, 26)}"
-
-
-def _base32(number: int, length: int) -> str:
-    characters = []
-    for _ in range(length):
-        number, low = divmod(number, 32)
-        characters.append(CROCKFORD[low])
-    return "".join(reversed(characters))
+        text = b32encode(number.to_bytes(16, "big")).translate(_TO_CROCKFORD)
+        return f"{prefix}_{text[:_CHARACTERS].decode()}"
