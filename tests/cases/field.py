@@ -1,4 +1,4 @@
-"""What the field cases share: definitions from text, lives of an engine, waiting with a deadline."""
+"""What the field cases share: definitions, lives of an engine, waiting with a deadline."""
 
 import atexit
 import json
@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from textwrap import dedent
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 from tallystick.core.compiler import compile_source
 from tallystick.core.definition import Definition
@@ -98,7 +98,7 @@ class Life:
         self.pid = _ask_nursery(order)
         self.status: int | None = None
 
-    def __enter__(self) -> "Life":
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

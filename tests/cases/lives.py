@@ -7,6 +7,7 @@ SIGTERM, as `tally` does.
 
 import asyncio
 import json
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -27,12 +28,16 @@ def memory(name: str) -> int:
     return int(line.split()[1]) * 1024
 
 
+def base() -> int:
+    """Bytes resident now; the peak is counted from here. Source: proc(5), clear_refs."""
+    Path("/proc/self/clear_refs").write_text("5")
+    return memory("VmRSS")
+
+
 async def rest(handle: ts.RunHandle) -> dict[str, Any]:
     """Wait until a run ended or waits for a person; what is to be seen then."""
-    try:
+    with suppress(ts.RunFailed, ts.RunInDoubt):
         await handle.result()
-    except (ts.RunFailed, ts.RunInDoubt):
-        pass
     return seen(await handle.status())
 
 
@@ -63,8 +68,7 @@ async def live(asked: dict[str, Any], stopping: Stopping) -> dict[str, Any]:
     definition = compile_source(asked["source"].encode(), "case.yaml").definition
     found: dict[str, Any] = {}
     async with ts.open(asked["store"], engine=True, setup=asked.get("setup")) as tally:
-        Path("/proc/self/clear_refs").write_text("5")  # the peak begins here. Source: proc(5)
-        before = memory("VmRSS")
+        before = base()
         handles = {}
         for number, given in enumerate(asked["inputs"]):
             key = f"{definition.workflow}-{asked.get('series', 0)}-{number}"
@@ -100,8 +104,7 @@ def compile_and_refuse(source: str) -> None:
 
 def alone(name: str, given: list[Any]) -> int:
     """How much memory one function needs, beyond what everything else does."""
-    Path("/proc/self/clear_refs").write_text("5")  # the peak begins here. Source: proc(5)
-    before = memory("VmRSS")
+    before = base()
     {"compile_and_refuse": compile_and_refuse}[name](*given)
     return memory("VmHWM") - before
 

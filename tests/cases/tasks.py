@@ -1,4 +1,4 @@
-"""What the field cases let an engine do. Each that has an effect logs it, fsynced, as it happens."""
+"""What the field cases let an engine do. What has an effect logs it, fsynced, as it happens."""
 
 import asyncio
 import os

@@ -169,7 +169,9 @@ def _frames(error: BaseException, count: int) -> Iterator[str]:
     lines = {id(frame): line for frame, line in traceback.walk_tb(error.__traceback__)}
     for frame in summary[-count:]:
         code = frame.f_code
-        yield _safe(f"{code.co_filename}:{lines[id(frame)]} in {code.co_qualname}", NAME_CHARACTERS_MAX)
+        yield _safe(
+            f"{code.co_filename}:{lines[id(frame)]} in {code.co_qualname}", NAME_CHARACTERS_MAX
+        )
 
 
 def _bounded(detail: dict[str, Json]) -> Json:
