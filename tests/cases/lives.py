@@ -7,6 +7,7 @@ SIGTERM, as `tally` does.
 
 import asyncio
 import json
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -87,10 +88,11 @@ async def live(asked: dict[str, Any], stopping: Stopping) -> dict[str, Any]:
         if all_rest.done():
             found = dict(zip(handles, [it.result() for it in rests], strict=True))
         stop.cancel()
+        closing_at = time.time_ns() // 1_000_000
         await tally.close(grace=stopping.grace_ms / 1_000)
         all_rest.cancel()
         await asyncio.gather(all_rest, stop, return_exceptions=True)
-    return {"runs": found, "grown": memory("VmHWM") - before}
+    return {"runs": found, "grown": memory("VmHWM") - before, "closing_at": closing_at}
 
 
 def compile_and_refuse(source: str) -> None:

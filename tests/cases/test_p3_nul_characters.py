@@ -32,7 +32,10 @@ FAIL = definition(
     tally: 1
     workflow: p3
     steps:
-      - {id: fail, call: "TASKS:fail", with: {message: "${{ input }}"}}
+      - id: fail
+        call: "TASKS:fail"
+        with: {message: "${{ input }}"}
+        retry: {backoff: 1ms}
     """
 )
 UNSURE = definition(
