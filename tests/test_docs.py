@@ -9,6 +9,10 @@ from typing import Final
 
 import pytest
 
+from tallystick.core.compiler import KEYS, compile_source
+from tallystick.core.diagnostics import SourceRefused
+from tallystick.core.soundness import KINDS_LATER
+from tallystick.core.steps_source import RETRY_KEYS, STEP_KEYS
 from tests import project
 
 FENCE: Final = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```", re.DOTALL | re.MULTILINE)
@@ -34,6 +38,32 @@ def test_every_python_example_is_python():
         if language in {"python", "py"} and (problem := syntax_problem(block))
     ]
     assert broken == []
+
+
+def test_every_workflow_in_the_docs_compiles():
+    """An example whose effects are left to the task on purpose may warn of that, and only that."""
+    told = [
+        f"{project.named(page)}: {problem}"
+        for page in project.docs()
+        for language, block in FENCE.findall(page.read_text("utf-8"))
+        if language in {"yaml", "yml"} and re.match(r"(#.*\n)*tally:", block)
+        for problem in workflow_problems(block)
+    ]
+    assert told == []
+
+
+def test_the_language_is_shown_by_examples():
+    text = (project.ROOT / "docs/language.md").read_text("utf-8")
+    shown = "\n".join(block for language, block in FENCE.findall(text) if language == "yaml")
+    for key in (*KEYS, *STEP_KEYS, *RETRY_KEYS):
+        assert f"`{key}`" in text, key
+    assert [key for key in KINDS_LATER if f"`{key}`" not in text] == []
+    assert len(re.findall(r"^tally: 1$", shown, re.MULTILINE)) >= 8
+
+
+def test_a_workflow_that_does_not_compile_is_seen():
+    assert list(workflow_problems("tally: 1\nworkflow: w\nsteps: []\n"))
+    assert list(workflow_problems("tally: 1\nworkflow: w\nsteps: [{id: a, call: 'm:f'}]\n")) == []
 
 
 def test_every_make_verb_in_the_docs_exists():
@@ -96,6 +126,15 @@ def make_verbs(text: str):
         if language in SHELL:
             yield from re.findall(r"^(?:\$ )?make ([a-z]+)", block, re.MULTILINE)
     yield from re.findall(r"`make ([a-z]+)[^`\n]*`", FENCE.sub("", text))
+
+
+def workflow_problems(block: str):
+    """Yield each problem of a workflow, and each warning but that of undeclared effects."""
+    try:
+        found = compile_source(block.encode(), "example").warnings
+    except SourceRefused as refused:
+        found = refused.diagnostics
+    yield from (str(problem) for problem in found if problem.code != "effect-undeclared")
 
 
 def syntax_problem(block: str) -> str | None:

@@ -63,17 +63,17 @@ async def process(tally: ts.Tally, row: Row, home: Home) -> Result:
     while True:
         try:
             return Result(**await run.result())
-        except ts.RunFailed as failed:
-            return refusal(row, failed)
-        except ts.RunInDoubt as doubt:
-            for step in doubt.facts["steps"]:
-                await answer(tally, run.id, step, row, home)
+        except ts.RunFailed:
+            return refusal(row, await run.status())
+        except ts.RunInDoubt:
+            for doubt in (await run.status()).doubts:
+                await answer(tally, run.id, doubt.step, row, home)
 
 
-def refusal(row: Row, failed: ts.RunFailed) -> Result:
+def refusal(row: Row, run: ts.RunInfo) -> Result:
     """Say why an order was refused: `order.yaml` fails with the problem's code, then the reason."""
-    message = failed.facts["failure"]["message"]
-    return Result(row.number, row.country, row.currency, 0, problem=message.partition(":")[0])
+    problem = str((run.failure or {}).get("message")).partition(":")[0]
+    return Result(row.number, row.country, row.currency, 0, problem)
 
 
 async def answer(tally: ts.Tally, run: str, step: str, row: Row, home: Home) -> None:
@@ -98,7 +98,8 @@ async def look_up(server: str, number: str) -> Mapping[str, Any] | None:
     """
     while True:
         quiet = await get_async(f"{server}/quiet?within_ms={QUIET_WITHIN_MS}")
-        found = (await get_async(f"{server}/effects?reference={number}")).body["effects"]
+        told = await get_async(f"{server}/effects?reference={number}")
+        found: list[Mapping[str, Any]] = told.body["effects"]
         if found:
             return found[0]
         if quiet.body["quiet"]:

@@ -15,7 +15,7 @@ Names are imported when they are first used, so that `import tallystick` costs n
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from tallystick.core.definition import Definition, Limits
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
         RunInfo,
         Tally,
         Validated,
-        open,
+        open,  # noqa: A004  it is meant to be read as `ts.open`
         open_blocking,
         validate,
     )
@@ -123,7 +123,7 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

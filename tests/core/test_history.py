@@ -9,9 +9,10 @@ from tallystick.core import messages
 from tallystick.core.commands import Failed, RequestTimeout, Succeeded
 from tallystick.core.definition import Limits
 from tallystick.core.draft import Draft
+from tallystick.core.evolution import replay
 from tallystick.core.history import envelope_of, genesis, open_envelope, verify
 from tallystick.core.messages import AnyEvent
-from tallystick.core.run import Run, replay
+from tallystick.core.run import Run
 from tallystick.core.values import canonical
 from tallystick.errors import MaintenanceRequired
 from tests.core.world import FAILED, OK, REFUSED, UNKNOWN, World, call, fields_of, succeed
@@ -99,6 +100,10 @@ def test_a_missing_moved_or_repeated_event_is_noticed(one, other):
     missing = CHAIN[:one] + CHAIN[one + 1 :]
     assert broken(missing)
     assert replay_notices(missing)
+    if one < len(CHAIN) - 1:
+        with pytest.raises(MaintenanceRequired, match=f"event {one + 1} is missing") as found:
+            verify("run-1", missing)
+        assert (found.value.code, found.value.facts["sequence"]) == ("history-broken", one + 1)
     renumbered = [(at, *row[1:]) for at, row in enumerate(missing, 1)]
     assert broken(renumbered)
     repeated = [*CHAIN[: one + 1], CHAIN[one], *CHAIN[one + 1 :]]
@@ -170,7 +175,7 @@ def test_an_envelope_of_another_kind_is_refused(envelope):
 
 
 def test_every_event_has_a_handler():
-    from tallystick.core.run import _EVOLVE
+    from tallystick.core.evolution import _EVOLVE
 
     assert set(_EVOLVE) == set(AnyEvent.__args__)
 

@@ -316,7 +316,7 @@ def test_a_step_and_the_preparation_of_the_next_are_one_transition():
 
 @pytest.mark.invariant("P14")
 def test_no_more_is_handed_over_in_one_transition_than_its_limit(monkeypatch):
-    monkeypatch.setattr("tallystick.core.machine.STARTS_MAX", 3)
+    monkeypatch.setattr("tallystick.core.advance.STARTS_MAX", 3)
     world = World(*(call(f"s{at}") for at in range(8)), slots=None)
     assert [len(world.advance().starts) for _ in range(4)] == [3, 3, 2, 0]
 

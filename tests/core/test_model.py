@@ -326,7 +326,7 @@ def part(found: list[tuple[Node, ...]], most: int) -> list[tuple[Node, ...]]:
     return [found[at * len(found) // most] for at in range(most)]
 
 
-@pytest.mark.invariant("G13", "M5", "M7", "S5", "G10", "R3")
+@pytest.mark.invariant("G13", "M5", "M7", "S5", "G10", "R3", "C15")
 @pytest.mark.parametrize("limits", [Limits(), TIMED], ids=["unbounded", "deadline"])
 def test_every_definition_of_one_step_ends_or_names_one_reason(limits):
     search(list(definitions(WIDE_MENU, 1)), limits=limits)
@@ -334,10 +334,10 @@ def test_every_definition_of_one_step_ends_or_names_one_reason(limits):
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-@pytest.mark.invariant("G13", "M5", "M7", "S5", "G10", "R3")
+@pytest.mark.invariant("G13", "M5", "M7", "S5", "G10", "R3", "C15")
 def test_definitions_of_two_steps_end_or_name_one_reason():
-    search(part(list(definitions(WIDE_MENU, 2)), 75), ends=ALL_ENDS)
-    found = part(list(definitions(WIDE_MENU, 2)), 41)
+    search(part(list(definitions(WIDE_MENU, 2)), 50), ends=ALL_ENDS)
+    found = part(list(definitions(WIDE_MENU, 2)), 29)
     search(found, limits=TIMED, ends=("ok", "failed", "unknown"))
 
 
@@ -345,7 +345,7 @@ def test_definitions_of_two_steps_end_or_name_one_reason():
 @pytest.mark.timeout(300)
 @pytest.mark.invariant("G13", "M5", "M7", "S5", "G10")
 def test_definitions_of_three_steps_end_or_name_one_reason():
-    found = part(list(definitions(NARROW_MENU, 3)), 25)
+    found = part(list(definitions(NARROW_MENU, 3)), 16)
     search(found, ends=("ok", "failed", "unknown"), crash=NIGHT)
 
 
@@ -391,7 +391,7 @@ def test_the_order_of_completion_does_not_change_the_end():
         call("x", when=NO),
         call("x", "idempotent", retry=RETRY, on_failure="continue"),
     ]
-    found = part(list(definitions(menu, 4)), 900)
+    found = part(list(definitions(menu, 4)), 400)
     states = 0
     for at, nodes in enumerate(found):
         script = list(outcomes(4))[at % 16]

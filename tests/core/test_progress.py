@@ -170,7 +170,7 @@ def test_an_input_that_has_no_value_fails_its_step():
     )
     assert world.done() == {"a": "skipped", "b": "failed"}
     assert world.run.ended == "failed"
-    assert b"skipped or failed" in world.events[-1][4].body
+    assert b"step a has no output" in world.events[-1][4].body
 
 
 # fail and succeed

@@ -41,11 +41,12 @@ from tallystick.core.identity import (
     instance_text,
     parse_instance,
 )
-from tallystick.core.layered import Layered
+from tallystick.core.layered import Layered, Overlay
 from tallystick.core.ledger import intent_digest
 from tallystick.core.machine import Decision, admit, decide
 from tallystick.core.messages import Payload
 from tallystick.core.run import Activation, Attempt, Run
+from tallystick.core.schedule import Schedule
 from tallystick.core.status import TERMINAL, Status, status
 from tallystick.core.values import encode
 
@@ -116,7 +117,7 @@ def bindings_of(definition: Definition, modes: dict[str, str] | None = None) -> 
 def fields_of(run: Run) -> dict[str, Any]:
     """Every field of a run, maps as lists in their order. What is shared by digest is left out."""
     every = {name: getattr(run, name) for name in run.__struct_fields__ if name != "bound"}
-    return {k: list(v.items()) if isinstance(v, Layered) else v for k, v in every.items()}
+    return {k: list(v.items()) if isinstance(v, Layered | Overlay) else v for k, v in every.items()}
 
 
 def clone(run: Run) -> Run:
@@ -124,12 +125,13 @@ def clone(run: Run) -> Run:
     other = copy.copy(run)
     for name in run.__struct_fields__:
         value = getattr(run, name)
-        if isinstance(value, Layered):
-            fresh: Layered[Any, Any] = Layered()
+        if isinstance(value, Schedule):
+            due = Schedule()
             for key, item in value.items():
-                fresh[key] = item
-            fresh.settle()
-            setattr(other, name, fresh)
+                due[key] = item
+            setattr(other, name, due.keep())
+        elif isinstance(value, Layered):
+            setattr(other, name, Layered(value))
     return other
 
 

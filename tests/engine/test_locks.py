@@ -32,9 +32,7 @@ def taken(folder, name="e_1"):
 
 
 def row_of(lock, **changes) -> EngineRow:
-    row = EngineRow(
-        "e_1", 1, "b", "here", "boot-1", 1, 5, str(lock.path), lock.device, lock.inode
-    )
+    row = EngineRow("e_1", 1, "b", "here", "boot-1", 1, 5, str(lock.path), lock.device, lock.inode)
     return msgspec.structs.replace(row, **changes)
 
 
@@ -114,6 +112,16 @@ def test_a_file_put_in_the_place_of_the_lock_proves_nothing(tmp_path):
     assert isinstance(ask(lock.path, row.lock_device, row.lock_inode), Absent)
     assert evidence(row, HERE).kind == "unverifiable"
     lock.release()
+
+
+def test_an_inode_that_is_used_again_proves_nothing(tmp_path):
+    lock = taken(tmp_path / "l")
+    row = row_of(lock)
+    lock.release()
+    lock.path.write_bytes(b"")
+    assert evidence(row, HERE).kind == "unverifiable"
+    lock.path.write_bytes(msgspec.json.encode(me(5, "e_2", HERE)))
+    assert evidence(row, HERE).kind == "unverifiable"
 
 
 def test_a_forked_child_keeps_no_lock(tmp_path):

@@ -1,7 +1,5 @@
 """What follows when a commit does not simply succeed. The store is real; its answers are staged."""
 
-import asyncio
-
 import pytest
 
 from tallystick.core.commands import Claim, RequestTimeout
@@ -22,7 +20,7 @@ from tests.engine.test_running import release_gates
 
 
 class Staged:
-    """Stands before `commit`: each call does what is next in the plan, and passes once it is empty."""
+    """Stands before `commit`: each call does what is next in the plan; an empty one lets pass."""
 
     def __init__(self, store) -> None:
         self.commit = store.commit
@@ -95,18 +93,19 @@ async def test_nothing_is_called_before_its_intent_is_on_disk(place):
 
 @pytest.mark.invariant("D6")
 async def test_while_the_disk_is_full_reports_are_kept_and_starts_are_refused(place):
-    async with place.engine() as life:
+    async with place.engine(jumps=False) as life:
         prepared = life.engine.desk.prepare(Plan(chain(step("a", "wait"), step("b"))), root=None)
         run = (await life.engine.desk.start(prepared, 1)).run
         await place.clock.settled()
         stage = Staged(life.store)
         stage.plan = [disk_full] * 4
         release_gates()
-        while life.engine.state != "storage":
-            await asyncio.sleep(0)
+        await place.clock.settled()
+        assert life.engine.state == "storage"
         assert isinstance(life.engine.trouble, CapacityUnavailable)
         with pytest.raises(CapacityUnavailable):
             await life.engine.desk.start(prepared, 2)
+        await place.clock.advance(30_000)
         await life.idle()
         assert life.engine.state == "running"
         assert await life.status(run) == "succeeded"

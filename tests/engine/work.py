@@ -9,6 +9,7 @@ import tallystick as ts
 calls: collections.Counter[str] = collections.Counter()
 keys: list[tuple[str, int, int]] = []
 open_gates: dict[str, asyncio.Event] = {}
+arrivals: dict[str, asyncio.Event] = {}
 thread_gates: dict[str, threading.Event] = {}
 failures: dict[str, list[BaseException]] = collections.defaultdict(list)
 
@@ -18,8 +19,14 @@ def forget() -> None:
     calls.clear()
     keys.clear()
     open_gates.clear()
+    arrivals.clear()
     thread_gates.clear()
     failures.clear()
+
+
+async def reached(name: str) -> None:
+    """Return once a function waits at its gate."""
+    await arrivals.setdefault(name, asyncio.Event()).wait()
 
 
 def seen(name: str, ctx: ts.TaskContext) -> None:
@@ -43,6 +50,7 @@ async def wait(name: str = "wait", *, ctx: ts.TaskContext) -> dict:
     """Ends when its gate is opened."""
     gate = open_gates.setdefault(name, asyncio.Event())
     seen(name, ctx)
+    arrivals.setdefault(name, asyncio.Event()).set()
     await gate.wait()
     return {"done": name}
 

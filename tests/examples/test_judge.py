@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from demo import Moment, Pass, plan_kills, problems_of
+from demo import PROBLEMS_SHOWN_MAX, Moment, Pass, plan_kills, problems_of, verdict
 from judge import Evidence, amounts, compare
 
 
@@ -95,6 +95,15 @@ def test_passes_that_charge_differently_are_found():
     )
     assert compare(other).good
     assert problems_of(one_pass(GOOD, 0), one_pass(other, 13), kills_min=6)
+
+
+def test_the_verdict_counts_every_finding_and_shows_the_first():
+    findings = [f"finding {n}" for n in range(PROBLEMS_SHOWN_MAX + 3)]
+    assert verdict([]) == "Every order exactly once."
+    first, *shown, last = verdict(findings).splitlines()
+    assert str(len(findings)) in first
+    assert shown == findings[:PROBLEMS_SHOWN_MAX]
+    assert last == "and 3 more"
 
 
 def test_a_seed_repeats_its_kills():

@@ -33,6 +33,7 @@ from tallystick.core.identity import Authority
 from tallystick.core.messages import ActivationReady, AttemptPrepared, LateFactKept
 from tallystick.errors import AuthorityLost, Conflict, NotFound
 from tallystick.store.protocol import (
+    PENDING_MAX,
     Answer,
     AuthorityMoved,
     Committed,
@@ -377,6 +378,38 @@ class StoreContract:
     async def test_an_empty_batch_is_answered_with_nothing(self, store: Store) -> None:
         assert await store.commit([], epoch=1) == []
 
+    @pytest.mark.invariant("S10")
+    async def test_open_attempts_are_listed_in_bounded_ordered_pages(self, store: Store) -> None:
+        """One that closes between two pages is not missed by the scan, and none is told twice."""
+        author = Author("run-1")
+        await put(store, author, author.admit())
+        names = [f"n{number:03}" for number in range(PENDING_MAX + 50)]
+        for name in names:
+            await put(store, author, author.begin(name))
+        before = await everything(store, "run-1")
+        first = await store.pending("run-1", limit=10_000)
+        assert [row.node for row in first] == names[:PENDING_MAX]
+        assert await everything(store, "run-1") == before
+        await put(store, author, author.settle(names[0]))
+        last = first[-1]
+        rest = await store.pending("run-1", after=(last.node, last.instance, last.attempt))
+        assert [row.node for row in rest] == names[PENDING_MAX:]
+        assert [row.node for row in await store.pending("run-1", limit=3)] == names[1:4]
+        assert await store.pending("nobody") == []
+
+    @pytest.mark.invariant("A8")
+    async def test_authority_that_moved_while_a_write_waited_refuses_that_write(
+        self, store: Store
+    ) -> None:
+        """Both are in one batch: the second was decided under what the first gives away."""
+        author = await started(store)
+        stale = author.settle("one")
+        moved = author.claim(Authority(2, token(2), "engine-2"))
+        answers = await store.commit([moved, stale], epoch=1)
+        assert isinstance(answers[0], Committed)
+        assert isinstance(answers[1], AuthorityMoved)
+        assert await store.pending("run-1") != []
+
     async def test_a_batch_may_be_larger_than_any_statement(self, store: Store) -> None:
         authors = [Author(f"run-{n:03}", seed=n) for n in range(300)]
         answers = await store.commit([author.admit() for author in authors], epoch=1)
@@ -550,6 +583,55 @@ class StoreContract:
         assert isinstance(answer, RowRefused), answer
         assert await everything(store, "run-1") == before
 
+    @pytest.mark.parametrize(
+        ("old", "new"),
+        [
+            (b'"node":"two"', b'"node":"too"'),
+            (b'"attempt":1', b'"attempt":2'),
+            (b'"place":"memory"', b'"place":"other"'),
+            (b'"run":"run-1"', b'"run":"run-2"'),
+            (b'"terms":"', b'"terms":"0'),
+            (b'"input":"', b'"input":"0'),
+            (b'"input":"', b'"input":"zz'),
+            (b'"node":"two"', b'"node": "two"'),
+            (b'"node":"two"', b'"node":"two","surplus":1'),
+            (b'{"attempt":1,', b"{"),
+            (b"{", b""),
+            (b"two", b"tw\xff"),
+        ],
+        ids=lambda part: part.decode("latin-1"),
+    )
+    @pytest.mark.invariant("I5", "I7", "P3")
+    async def test_an_intent_that_differs_from_its_row_is_refused(
+        self, store: Store, old: bytes, new: bytes
+    ) -> None:
+        author = await started(store)
+        good = author.step("one", "two")
+        facts = tuple(
+            msgspec.structs.replace(fact, intent=fact.intent.replace(old, new))
+            if isinstance(fact, InsertAttempt)
+            else fact
+            for fact in good.facts
+        )
+        assert facts != good.facts
+        before = await everything(store, "run-1")
+        (answer,) = await store.commit([msgspec.structs.replace(good, facts=facts)], epoch=1)
+        assert isinstance(answer, RowRefused)
+        assert await everything(store, "run-1") == before
+        await put(store, author, good)
+
+    @pytest.mark.invariant("I5")
+    async def test_an_intent_reads_back_byte_for_byte_wherever_later_dispatches_went(
+        self, store: Store
+    ) -> None:
+        author = await started(store)
+        (row,) = await store.attempts("run-1")
+        for number, place in ((2, "elsewhere"), (3, "memory"), (4, "third"), (5, "third")):
+            facts = (_ended_unknown(), BeginDispatch(number, place, None, "one", "", 1))
+            await put(store, author, author.make([_late("one")], facts))
+            (now,) = await store.attempts("run-1")
+            assert (now.intent, now.place, now.dispatch) == (row.intent, place, number)
+
     @pytest.mark.invariant("I6")
     async def test_no_outcome_without_a_receipt(self, store: Store) -> None:
         author = Author("run-1")
@@ -656,6 +738,47 @@ class StoreContract:
         assert [run.stored.new.run for run in unfinished] == ["run-2", "run-3", "run-4"]
         rest = await store.unfinished(after=unfinished[-1].number, limit=3)
         assert [run.stored.new.run for run in rest] == ["run-5"]
+
+    async def test_runs_are_found_by_a_beginning_of_their_id(self, store: Store) -> None:
+        for run in ("run-1", "run-10", "run-2", "sun-1"):
+            await started(store, run)
+        assert await store.find("run-1", limit=9) == ["run-1", "run-10"]
+        assert await store.find("run", limit=2) == ["run-1", "run-10"]
+        assert await store.find("", limit=9) == ["run-1", "run-10", "run-2", "sun-1"]
+        assert await store.find("x", limit=9) == []
+        assert await store.find("%", limit=9) == await store.find("run-_", limit=9) == []
+        listed = await store.listed("run-2")
+        assert (listed.number, listed.stored) == (3, await store.run("run-2"))
+
+    async def test_runs_are_counted_by_their_state(self, store: Store) -> None:
+        assert await store.counts() == []
+        for run in ("run-1", "run-2", "run-3"):
+            author = await started(store, run)
+            if run == "run-3":
+                await put(store, author, author.doubt("one"))
+        engine = (await store.run("run-1")).engine
+        assert sorted((it.status, it.engine, it.count) for it in await store.counts()) == [
+            ("in_doubt", engine, 1),
+            ((await store.run("run-1")).header.status, engine, 2),
+        ]
+        (halted,) = await store.halted(after=0, limit=9)
+        assert halted.stored.new.run == "run-3"
+        assert await store.halted(after=halted.number, limit=9) == []
+
+    async def test_the_events_of_all_runs_come_in_the_order_of_their_commits(
+        self, store: Store
+    ) -> None:
+        assert await store.position() == 0
+        for run in ("run-1", "run-2"):
+            await started(store, run)
+        told = await store.feed(after=0, limit=100)
+        assert [event.position for event in told] == list(range(1, len(told) + 1))
+        assert await store.position() == len(told)
+        for run in ("run-1", "run-2"):
+            own = [event async for event in store.events(run)]
+            assert [event for event in told if event.run == run] == own
+        assert await store.feed(after=2, limit=2) == told[2:4]
+        assert await store.feed(after=len(told), limit=9) == []
 
     async def test_what_is_not_there_is_named(self, store: Store) -> None:
         for missing in (store.run("x"), store.definition(bytes(32)), store.terms(bytes(32))):

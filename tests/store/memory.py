@@ -9,6 +9,7 @@ meet one contract says that the contract is about neither.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -17,7 +18,7 @@ import msgspec
 
 from tallystick.core import facts as f
 from tallystick.core.facts import AnyFact, NewRun, RunHeader
-from tallystick.core.messages import Payload
+from tallystick.core.messages import Intent, Payload
 from tallystick.errors import AuthorityLost, Conflict, NotFound, StoreUnavailable
 from tallystick.store import protocol as p
 from tallystick.store.protocol import ActivationRow, Answer, AttemptRow, Transition
@@ -181,6 +182,34 @@ class MemoryStore:
     async def run(self, run: str) -> p.StoredRun:
         return _stored(_found(self._state.runs, run))
 
+    async def listed(self, run: str) -> p.ListedRun:
+        found = _found(self._state.runs, run)
+        return p.ListedRun(found.number, _stored(found))
+
+    async def find(self, beginning: str, *, limit: int) -> list[str]:
+        return sorted(run for run in self._state.runs if run.startswith(beginning))[:limit]
+
+    async def counts(self) -> list[p.RunCount]:
+        states = Counter(
+            (it.header.status, it.header.reason, None if it.header.ended_at else it.engine)
+            for it in map(_stored, self._state.runs.values())
+        )
+        return [p.RunCount(*state, False, count) for state, count in states.items()]
+
+    async def halted(self, *, after: int, limit: int) -> list[p.ListedRun]:
+        unfinished = await self.unfinished(after=after, limit=2**31)
+        return [r for r in unfinished if r.stored.header.status in ("in_doubt", "waiting")][:limit]
+
+    async def position(self) -> int:
+        return max((event.position for event in self._all_events()), default=0)
+
+    async def feed(self, *, after: int, limit: int) -> list[p.StoredEvent]:
+        found = [event for event in self._all_events() if event.position > after]
+        return sorted(found, key=lambda event: event.position)[:limit]
+
+    def _all_events(self) -> list[p.StoredEvent]:
+        return [event for run in self._state.runs.values() for event in run.events]
+
     async def run_by_key(self, key: str) -> p.StoredRun | None:
         run = self._state.keys.get(key)
         return None if run is None else await self.run(run)
@@ -216,6 +245,17 @@ class MemoryStore:
     async def attempts(self, run: str) -> list[AttemptRow]:
         there = self._state.runs.get(run)
         return [row for _, row in sorted(there.attempts.items())] if there else []
+
+    async def pending(
+        self, run: str, *, after: p.AttemptKey = ("", "", 0), limit: int = p.PENDING_MAX
+    ) -> list[AttemptRow]:
+        rows = [
+            row
+            for row in await self.attempts(run)
+            if row.outcome is None and row.abandoned_at is None
+            if (row.node, row.instance, row.attempt) > after
+        ]
+        return rows[: max(1, min(limit, p.PENDING_MAX))]
 
     async def activations(self, run: str) -> list[ActivationRow]:
         there = self._state.runs.get(run)
@@ -356,10 +396,15 @@ def _insert_attempt(state: State, run: Run, fact: f.InsertAttempt) -> None:
     demand(key not in run.attempts, "this attempt exists")
     demand(fact.terms in state.terms, "no such terms")
     demand(run.takes_work, "this run takes no new attempt")
-    said = msgspec.json.decode(fact.intent)
+    try:
+        said = msgspec.json.decode(fact.intent, type=Intent)
+        bytes.fromhex(said.input)
+    except (msgspec.MsgspecError, ValueError):
+        raise Refused(p.RowRefused("an intent cannot be read")) from None
     beside = (run.new.run, fact.node, fact.instance, fact.attempt, fact.terms.hex(), fact.place)
-    names = ("run", "node", "instance", "attempt", "terms", "place")
-    demand(tuple(said.get(n, "") for n in names) == beside, "an intent differs from its row")
+    there = (said.run, said.node, said.instance, said.attempt, said.terms, said.place)
+    demand(there == beside and len(said.input) == 64, "an intent differs from its row")
+    demand(msgspec.json.encode(said, order="sorted") == fact.intent, "not canonical")
     current = (1, fact.place, fact.receipt, None, None, None, False, False, None, None)
     ended = (None, None, None, None, None)
     run.attempts[key] = AttemptRow(*key, fact.identity, fact.intent, fact.terms, *current, *ended)

@@ -24,7 +24,7 @@ from tallystick.errors import (
 from tallystick.store import gate, sqlite, sqlite_errors, threaded, worker
 from tallystick.store.faults import FAULT_POINTS, MEANING
 from tallystick.store.place import LOCAL, _type_at
-from tallystick.store.plan import RANKS
+from tallystick.store.plan import KINDS, STAGE
 from tallystick.store.protocol import (
     Committed,
     RunFilter,
@@ -671,10 +671,9 @@ def test_every_fact_has_its_statement() -> None:
     from tallystick.core import facts
     from tallystick.core.facts import AnyFact
 
-    kinds = set(AnyFact.__args__)
-    assert set(RANKS) == kinds
-    assert sorted(rank for rank, _ in RANKS.values()) == list(range(len(kinds)))
-    for kind, (_, name) in RANKS.items():
+    assert {kind for kind, _ in KINDS} == set(AnyFact.__args__)
+    assert len(KINDS) == len(AnyFact.__args__) <= STAGE
+    for kind, name in KINDS:
         assert name.replace("_", "") == kind.__name__.lower()
         if kind not in {facts.InsertTerms, facts.InsertAttempt}:
             assert statements()[name].binds == ("run_no", *kind.__struct_fields__)

@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 from tallystick.errors import NotFound
+from tallystick.surfaces.cli.port import Started
 
 RUN = "r_01ARZ3NDEKTSV4RRFFQ69G5FAV"
 AT = 1_740_830_400_250
@@ -68,7 +69,8 @@ def doubt(name="invoice", **changes):
         "dispatch": 1,
         "effect": "mutating",
         "identity": "cd" * 32,
-        "reason": "its engine ended while it was in flight",
+        "reason": "unknown",
+        "detail": "its engine ended while it was in flight",
         "since": AT + 500,
     } | changes
 
@@ -110,6 +112,7 @@ class FakeTally:
 
     path: str = ".tally/tally.db"
     created: bool = False
+    started: bool = True
     run: dict = field(default_factory=document)
     settles: list = field(default_factory=list)
     events: list = field(default_factory=list)
@@ -131,7 +134,7 @@ class FakeTally:
 
     async def start(self, file, *, value, key, root):
         self._called("start", file=file, value=value, key=key, root=root)
-        return RUN
+        return Started(RUN, self.started, 0)
 
     async def show(self, run):
         self._called("show", run=run)
@@ -146,12 +149,18 @@ class FakeTally:
         for told in self.events:
             yield told
 
-    async def follow(self, run):
-        self._called("follow", run=run)
+    async def follow(self, run, *, after):
+        self._called("follow", run=run, after=after)
         for told in self.events:
             yield told
         if self.settles and self.settles[-1] is None:
             await asyncio.Event().wait()
+
+    async def news(self, kinds, until):
+        self._called("news", kinds=kinds)
+        for told in self.events:
+            if told["kind"] in kinds:
+                yield told
 
     async def settled(self, run):
         self._called("settled", run=run)
@@ -188,7 +197,7 @@ class FakeOpener:
     opened: list = field(default_factory=list)
 
     @asynccontextmanager
-    async def open(self, database, *, role):
+    async def open(self, database, *, role, file=None):
         self.opened.append((database, role))
         self.tally._called("open")
         yield self.tally

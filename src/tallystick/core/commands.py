@@ -17,13 +17,13 @@ from tallystick.core.identity import ActivationKey, Authority
 from tallystick.core.messages import Decision, EffectSeen
 
 
-class Succeeded(msgspec.Struct, frozen=True):
+class Succeeded(msgspec.Struct, frozen=True, gc=False):
     """The operation happened and this is its output, canonical JSON."""
 
     output: bytes
 
 
-class Failed(msgspec.Struct, frozen=True):
+class Failed(msgspec.Struct, frozen=True, gc=False):
     """The operation is over and did not succeed: nothing of it happens any more.
 
     kind    a `FailureKind`, or `input_invalid`, `output_invalid`, `output_too_large`
@@ -37,37 +37,37 @@ class Failed(msgspec.Struct, frozen=True):
     detail: Json = None
 
 
-class Cancelled(msgspec.Struct, frozen=True):
+class Cancelled(msgspec.Struct, frozen=True, gc=False):
     """The executor confirms that it stopped before it succeeded."""
 
     effect: EffectSeen = "possible"
 
 
-class Refused(msgspec.Struct, frozen=True):
+class Refused(msgspec.Struct, frozen=True, gc=False):
     """The receiver certainly did not take it: this dispatch never began. Counts."""
 
     message: str
     kind: str = "unavailable"
 
 
-class GivenUp(msgspec.Struct, frozen=True):
+class GivenUp(msgspec.Struct, frozen=True, gc=False):
     """Its owner never called it and never will: this dispatch never began. Free."""
 
 
-class Precluded(msgspec.Struct, frozen=True):
+class Precluded(msgspec.Struct, frozen=True, gc=False):
     """It never began and now never can, says the place recorded for it."""
 
     recovery: bool = True
 
 
-class Interrupted(msgspec.Struct, frozen=True):
+class Interrupted(msgspec.Struct, frozen=True, gc=False):
     """Harmless work (`read_only`, `transactional`) that the engine's orderly stop ended.
 
     Uncounted.
     """
 
 
-class Unknown(msgspec.Struct, frozen=True):
+class Unknown(msgspec.Struct, frozen=True, gc=False):
     """It may have happened, and whoever reports cannot say. counted False: an orderly stop."""
 
     reason: str
@@ -79,7 +79,7 @@ DispatchEnd: TypeAlias = (
 )
 
 
-class Report(msgspec.Struct, frozen=True):
+class Report(msgspec.Struct, frozen=True, gc=False):
     """How a dispatch ended."""
 
     key: ActivationKey
@@ -88,7 +88,7 @@ class Report(msgspec.Struct, frozen=True):
     end: DispatchEnd
 
 
-class Accepted(msgspec.Struct, frozen=True):
+class Accepted(msgspec.Struct, frozen=True, gc=False):
     """An executor outside the engine accepted. receipt: canonical JSON."""
 
     key: ActivationKey
@@ -97,7 +97,7 @@ class Accepted(msgspec.Struct, frozen=True):
     receipt: bytes
 
 
-class RequestTimeout(msgspec.Struct, frozen=True):
+class RequestTimeout(msgspec.Struct, frozen=True, gc=False):
     """A dispatch has run longer than its step's timeout."""
 
     key: ActivationKey
@@ -105,11 +105,11 @@ class RequestTimeout(msgspec.Struct, frozen=True):
     dispatch: int
 
 
-class PassDeadline(msgspec.Struct, frozen=True):
+class PassDeadline(msgspec.Struct, frozen=True, gc=False):
     """The run's deadline is reached. Refused before it."""
 
 
-class Advance(msgspec.Struct, frozen=True):
+class Advance(msgspec.Struct, frozen=True, gc=False):
     """Prepare what is ready and dispatch again what is due, into free slots.
 
     slots  free slots by execution mode (`Binding.mode`); what is not named has none
@@ -118,7 +118,7 @@ class Advance(msgspec.Struct, frozen=True):
     slots: Mapping[str, int]
 
 
-class Prepare(msgspec.Struct, frozen=True):
+class Prepare(msgspec.Struct, frozen=True, gc=False):
     """Prepare one attempt. `Advance` asks for these itself; asked from outside it shows a repeat.
 
     intent  canonical bytes that the caller believes to be the intent; None: whatever it is
@@ -132,13 +132,13 @@ class Prepare(msgspec.Struct, frozen=True):
     intent: bytes | None = None
 
 
-class Claim(msgspec.Struct, frozen=True):
+class Claim(msgspec.Struct, frozen=True, gc=False):
     """Take an unclaimed or released run. `authority.generation` is the former one + 1."""
 
     authority: Authority
 
 
-class HandOff(msgspec.Struct, frozen=True):
+class HandOff(msgspec.Struct, frozen=True, gc=False):
     """Take a run from a former owner, on evidence that the store checks again in the swap.
 
     evidence  `ended`, `fenced` or `attested` · seen: what proved it, for people
@@ -150,11 +150,11 @@ class HandOff(msgspec.Struct, frozen=True):
     seen: str
 
 
-class Release(msgspec.Struct, frozen=True):
+class Release(msgspec.Struct, frozen=True, gc=False):
     """Give the run up in order. Only without open attempts, those in doubt excepted."""
 
 
-class Resolve(msgspec.Struct, frozen=True):
+class Resolve(msgspec.Struct, frozen=True, gc=False):
     """A person's decision about an attempt in doubt.
 
     output  canonical JSON; only and always with `succeeded`
@@ -182,7 +182,7 @@ Command: TypeAlias = (
 )
 
 
-class Admission(msgspec.Struct, frozen=True):
+class Admission(msgspec.Struct, frozen=True, gc=False):
     """A request to start a run, checked and bound.
 
     run          id chosen for it · key: the caller's idempotency key, or None

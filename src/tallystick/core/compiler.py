@@ -48,7 +48,7 @@ from tallystick.core.yaml_reader import read_yaml
 EXPANDED_BYTES_MAX: Final = 8 * 1024 * 1024
 """Text of a source with every alias expanded: an alias of a long text costs as much as the text."""
 
-_KNOWN: Final = (
+KEYS: Final = (
     "tally", "workflow", "title", "labels", "description", "input", "types", "limits", "defaults",
     "steps", "output",
 )  # fmt: skip
@@ -118,11 +118,12 @@ def _root(tree: Located, reading: Reading) -> Mapping | None:
 
 
 def _document(source: Mapping, reading: Reading) -> tuple[Definition, Description]:
-    reading.keys(source, (), _KNOWN, _LATER)
+    reading.keys(source, (), KEYS, _LATER)
     found = reading.mapping(source, "defaults", ())
     defaults = Defaults() if found is None else read_defaults(reading, found, ("defaults",))
     nodes, titles = _steps(source, reading, defaults)
-    output = reading.json(source, "output")
+    # Without the steps it could only be told that it uses steps which are not there.
+    output = None if ("steps",) in reading.told else reading.json(source, "output")
     definition = Definition(
         workflow=_workflow(source, reading),
         root=Scope(nodes),
@@ -161,9 +162,10 @@ def _steps(
     if len(items) > NODES_MAX:
         message = f"{len(items):,} steps; a workflow has at most {NODES_MAX:,}"
         reading.tell("too-many-steps", entry.place, ("steps",), message, "split the workflow")
+        return (), {}
     nodes: list[Node] = []
     titles: dict[str, str] = {}
-    for at, item in enumerate(items[:NODES_MAX]):
+    for at, item in enumerate(items):
         before = nodes[-1].id if nodes else None
         node, title = read_step(reading, item, at, before, defaults)
         nodes.append(node)

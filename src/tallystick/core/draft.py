@@ -21,7 +21,7 @@ from tallystick.core.status import status
 DRAWN = 16
 
 
-class Start(msgspec.Struct, frozen=True):
+class Start(msgspec.Struct, frozen=True, gc=False):
     """A dispatch that its owner must hand over as soon as the commit is answered."""
 
     key: ActivationKey
@@ -33,7 +33,7 @@ class Start(msgspec.Struct, frozen=True):
     input: bytes
 
 
-class Stop(msgspec.Struct, frozen=True):
+class Stop(msgspec.Struct, frozen=True, gc=False):
     """A dispatch that must be asked to stop once the request is on disk. reason.
 
     Timeout, cancel.

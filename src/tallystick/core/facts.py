@@ -11,7 +11,7 @@ from typing import TypeAlias
 import msgspec
 
 
-class Fact(msgspec.Struct, frozen=True):
+class Fact(msgspec.Struct, frozen=True, gc=False):
     """The parent of all facts."""
 
 
@@ -173,7 +173,7 @@ AnyFact: TypeAlias = (
 )
 
 
-class RunHeader(msgspec.Struct, frozen=True):
+class RunHeader(msgspec.Struct, frozen=True, gc=False):
     """The columns of the run's own row that a transition may change; written with its guard.
 
     sequence, head   number and hash of the run's last event
@@ -201,7 +201,7 @@ class RunHeader(msgspec.Struct, frozen=True):
     ended_at: int | None
 
 
-class NewRun(msgspec.Struct, frozen=True):
+class NewRun(msgspec.Struct, frozen=True, gc=False):
     """The immutable columns of a new run.
 
     request     32 bytes: digest of definition digest, canonical input and limits; what a repeated

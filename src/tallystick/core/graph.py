@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec import UNSET
 
+from tallystick.core.canonical import definition_bytes, definition_digest
 from tallystick.core.definition import (
     LEAF_KINDS,
     Binding,
@@ -28,6 +29,18 @@ from tallystick.core.messages import Terms
 from tallystick.core.references import Names
 from tallystick.core.values import decode_trusted
 
+__all__ = [
+    "RETRIED_BY_CLASS",
+    "Bound",
+    "BoundNode",
+    "Plan",
+    "PlannedNode",
+    "definition_bytes",
+    "definition_digest",
+    "retry_problem",
+    "retry_refusal",
+]
+
 if TYPE_CHECKING:
     from tallystick.core.schemas import Validator
 
@@ -40,16 +53,6 @@ RETRIED_BY_CLASS: dict[Effect, frozenset[str]] = {
     "mutating": frozenset({"unavailable"}),
 }
 """What an automatic retry may follow, by effect class. Source: design §4.2."""
-
-
-def definition_digest(definition: Definition) -> bytes:
-    """The 32 bytes that address a definition: SHA-256 over the tag and its canonical JSON."""
-    return hashlib.sha256(b"tcj1:definition\n" + _encode(definition)).digest()
-
-
-def definition_bytes(definition: Definition) -> bytes:
-    """The canonical JSON that is stored and digested."""
-    return _encode(definition)
 
 
 class PlannedNode(msgspec.Struct, frozen=True):
@@ -107,7 +110,9 @@ class Plan:
         key = _encode(bindings)
         bound = self._bound.get(key)
         if bound is None:
-            bound = self._bound[key] = Bound(self, bindings, key)
+            # Defaults are left out by identity: only what was read back is spelled in one way.
+            bindings = msgspec.json.decode(key, type=Bindings)
+            bound = self._bound[key] = Bound(self, bindings, _encode(bindings))
         return bound
 
 

@@ -22,7 +22,7 @@ _encode = msgspec.json.Encoder(order="sorted").encode
 _decode = msgspec.json.Decoder(AnyEvent).decode
 
 
-class Sealed(msgspec.Struct, frozen=True):
+class Sealed(msgspec.Struct, frozen=True, gc=False):
     """One event, ready to be written. envelope: canonical JSON · hash: 32 bytes."""
 
     sequence: int

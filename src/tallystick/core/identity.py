@@ -8,6 +8,7 @@ two attempts share one: every field is preceded by its length.
 from __future__ import annotations
 
 import hashlib
+from functools import lru_cache
 from typing import NamedTuple
 
 import msgspec
@@ -47,17 +48,19 @@ def parse_instance(text: str) -> tuple[int, ...]:
 
 def dispatch_identity(run: str, key: ActivationKey, attempt: int) -> bytes:
     """The 32 bytes of SHA-256 over the length-prefixed (run, node path, instance path, number)."""
-    fields = (
-        run.encode(),
-        key.node.encode(),
-        instance_text(key.instance).encode(),
-        b"%d" % attempt,
-    )
-    framed = [part for field in fields for part in (len(field).to_bytes(4, "big"), field)]
-    return hashlib.sha256(IDENTITY_TAG + b"".join(framed)).digest()
+    framed = _frame(run) + _frame(key.node) + _frame(instance_text(key.instance))
+    number = b"%d" % attempt
+    return hashlib.sha256(IDENTITY_TAG + framed + len(number).to_bytes(4, "big") + number).digest()
 
 
-class Authority(msgspec.Struct, frozen=True):
+@lru_cache(maxsize=4_096)
+def _frame(text: str) -> bytes:
+    """A field with its length before it, so that no two lists of fields look the same."""
+    field = text.encode()
+    return len(field).to_bytes(4, "big") + field
+
+
+class Authority(msgspec.Struct, frozen=True, gc=False):
     """Who may write a run: compared in SQL, in the transaction of every write.
 
     generation  ≥ 1, raised by one with every handoff

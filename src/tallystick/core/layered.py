@@ -1,17 +1,23 @@
-"""A map that grows without being copied: a large settled layer below, a small draft above.
+"""A map that grows without being copied for each change.
 
-A transition works on a *fork*, which shares the settled layer and writes only to its own draft. If
-the transition is committed, `settle` folds the draft into the shared layer, and the map it was
-forked from must not be used any more. If it is not, the fork is dropped and nothing has changed.
+A transition works on a *fork*. If it is committed, `settle` gives the map to keep, and the map
+that it was forked from must not be used any more. If it is not, the fork is dropped, and nothing
+has changed.
+
+    small   the fork is a copy: copying a few entries costs less than looking in two places
+    large   the fork is an `Overlay`: a draft over the settled map, into which it is folded
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final, Generic, TypeVar
+from typing import Final, Generic, TypeAlias, TypeVar
 
 K = TypeVar("K")
 V = TypeVar("V")
+
+COPIED_MAX = 32
+"""A map of so many entries is copied for a fork. Measured: an overlay costs as much as that."""
 
 
 class _Gone:
@@ -21,35 +27,49 @@ class _Gone:
 _GONE: Final = _Gone()
 
 
-class Layered(Generic[K, V]):
-    """See the module's text. Iteration is in order of first insertion, the settled layer first."""
+class Layered(dict[K, V]):
+    """A settled map, or a small fork of one. Values are never None."""
+
+    __slots__ = ()
+
+    def fork(self) -> Layered[K, V] | Overlay[K, V]:
+        """A map to change that leaves this one as it is."""
+        return Layered(self) if len(self) <= COPIED_MAX else Overlay(self)
+
+    def settle(self) -> Layered[K, V]:
+        """The map to keep: this one."""
+        return self
+
+    def remove(self, key: K) -> None:
+        """Remove a key; one that is not there is ignored."""
+        self.pop(key, None)
+
+
+class Overlay(Generic[K, V]):
+    """A draft over a settled map that is too large to copy. Iteration: the settled map first."""
 
     __slots__ = ("_below", "_draft", "_size")
 
-    def __init__(self) -> None:
-        self._below: dict[K, V] = {}
+    def __init__(self, below: Layered[K, V]) -> None:
+        self._below = below
         self._draft: dict[K, V | _Gone] = {}
-        self._size = 0
+        self._size = len(below)
 
-    def fork(self) -> Layered[K, V]:
-        """A draft over the same settled layer. Only a settled map may be forked."""
+    def fork(self) -> Overlay[K, V]:
+        """A draft over the same settled map. Only one without changes may be forked."""
         assert not self._draft, "fork of a map with an unsettled draft"
-        fork: Layered[K, V] = Layered.__new__(Layered)
-        fork._below = self._below
-        fork._draft = {}
-        fork._size = self._size
-        return fork
+        return Overlay(self._below)
 
-    def settle(self) -> None:
-        """Fold the draft into the settled layer."""
-        if self._draft:
-            below = self._below
-            for key, value in self._draft.items():
-                if isinstance(value, _Gone):
-                    below.pop(key, None)
-                else:
-                    below[key] = value
-            self._draft = {}
+    def settle(self) -> Layered[K, V]:
+        """Fold the draft into the settled map and give that."""
+        below = self._below
+        for key, value in self._draft.items():
+            if isinstance(value, _Gone):
+                below.pop(key, None)
+            else:
+                below[key] = value
+        self._draft = {}
+        return below
 
     def get(self, key: K) -> V | None:
         """The value, or None."""
@@ -111,3 +131,7 @@ class Layered(Generic[K, V]):
         for key, late in draft.items():
             if key not in self._below and not isinstance(late, _Gone):
                 yield key, late
+
+
+Map: TypeAlias = Layered[K, V] | Overlay[K, V]
+"""What a run holds: settled, or forked."""

@@ -15,6 +15,8 @@ from typing import assert_never
 
 import msgspec
 
+from tallystick.core.advance import advance
+from tallystick.core.authority import claim, hand_off, release, take
 from tallystick.core.commands import (
     Accepted,
     Admission,
@@ -29,39 +31,28 @@ from tallystick.core.commands import (
     RequestTimeout,
     Resolve,
 )
+from tallystick.core.deadline import pass_deadline
 from tallystick.core.definition import Limits
 from tallystick.core.draft import Draft, Start, Stop, names_of
 from tallystick.core.facts import AnyFact, AttachReceipt, NewRun, RunHeader
 from tallystick.core.facts import RequestTimeout as TimeoutFact
-from tallystick.core.failure import failure_body, storable
 from tallystick.core.graph import Plan
-from tallystick.core.identity import SEMANTICS, ActivationKey, Authority
-from tallystick.core.ledger import may_redispatch, prepare, redispatch
+from tallystick.core.identity import SEMANTICS, Authority
+from tallystick.core.ledger import prepare
 from tallystick.core.messages import (
     BarrierDropped,
     ReceiptAttached,
     Recorded,
     RunAdmitted,
-    RunClaimed,
-    RunHandedOff,
-    RunReleased,
     TimeoutRequested,
 )
-from tallystick.core.progress import begin, conclude, stop_run
-from tallystick.core.recovery import DOUBT_REASONS, Verdict, between
+from tallystick.core.progress import begin, conclude
 from tallystick.core.reports import report
 from tallystick.core.resolution import resolve
-from tallystick.core.run import Activation, Attempt, Run
-from tallystick.core.settlement import abandon, doubt, settle_cancelled
-from tallystick.errors import AuthorityLost, InvalidRequest, NotReady, TallyError
+from tallystick.core.run import Run
+from tallystick.errors import NotReady, TallyError
 
 _encode = msgspec.json.Encoder(order="sorted").encode
-
-EVIDENCE = frozenset({"ended", "fenced", "attested"})
-"""What may move authority. Source: design §5."""
-
-STARTS_MAX = 1_000
-"""No transition hands over more than this; the rest goes into the next."""
 
 
 class Decision(msgspec.Struct, frozen=True):
@@ -131,10 +122,10 @@ def admit(
         payload,
     )
     if admission.authority is not None:
-        _take(draft, admission.authority)
+        take(draft, admission.authority)
     begin(draft)
     if slots:
-        _advance(draft, dict(slots))
+        advance(draft, dict(slots))
     conclude(draft)
     new = NewRun(
         admission.run,
@@ -187,85 +178,25 @@ def _apply(draft: Draft, command: Command) -> TallyError | None:
         case Report():
             return report(draft, command)
         case Advance():
-            return _advance(draft, dict(command.slots))
+            return advance(draft, dict(command.slots))
         case RequestTimeout():
             return _request_timeout(draft, command)
         case PassDeadline():
-            return _pass_deadline(draft)
+            return pass_deadline(draft)
         case Accepted():
             return _accepted(draft, command)
         case Prepare():
             return prepare(draft, command)
         case Claim():
-            return _claim(draft, command)
+            return claim(draft, command)
         case HandOff():
-            return _hand_off(draft, command)
+            return hand_off(draft, command)
         case Release():
-            return _release(draft)
+            return release(draft)
         case Resolve():
             return resolve(draft, command)
         case _:
             assert_never(command)
-
-
-# Work
-
-
-def _advance(draft: Draft, slots: dict[str, int]) -> TallyError | None:
-    """Dispatch again what is due, then prepare what is ready, while slots last."""
-    run = draft.run
-    if run.barrier or run.ended is not None:
-        return None
-    if run.authority is None:
-        return _not_yours(run)
-    if run.deadline is not None and draft.now >= run.deadline and not run.stop:
-        return _pass_deadline(draft)
-    if len(run.due):
-        for key in [key for key, due in run.due.items() if due <= draft.now]:
-            _advance_one(draft, key, slots)
-    if run.stopping is None and len(run.ready):
-        for key in _first_ready(run, slots):
-            if not _advance_one(draft, key, slots):
-                break
-    return None
-
-
-def _first_ready(run: Run, slots: Mapping[str, int]) -> list[ActivationKey]:
-    """The ready steps that stand first for the slots of their mode: one mode never blocks another.
-
-    Looks no further than the modes that this run has and that have a slot.
-    """
-    left = {mode: slots[mode] for mode in run.bound.modes if slots.get(mode, 0) > 0}
-    keys: list[ActivationKey] = []
-    for key, mode in ((key, run.bound.leaf(key.node).terms.mode) for key, _ in run.ready.items()):
-        if not left:
-            break
-        if mode in left:
-            keys.append(key)
-            left[mode] -= 1
-            if left[mode] == 0:
-                del left[mode]
-    return keys
-
-
-def _advance_one(draft: Draft, key: ActivationKey, slots: dict[str, int]) -> bool:
-    """False: the run as a whole takes no more now."""
-    run = draft.run
-    mode = run.bound.leaf(key.node).terms.mode
-    if slots.get(mode, 0) < 1 or len(draft.starts) >= STARTS_MAX:
-        return True
-    activation = run.live[key]
-    if activation.attempt is not None:
-        refusal = may_redispatch(run, activation, draft.now)
-        if refusal is None:
-            redispatch(draft, activation)
-    else:
-        assert run.authority is not None, "only the owner advances a run"
-        number = activation.attempts + 1
-        refusal = prepare(draft, Prepare(run.authority, key, number, slots[mode]))
-    if refusal is None:
-        slots[mode] -= 1
-    return refusal is None
 
 
 def _accepted(draft: Draft, command: Accepted) -> TallyError | None:
@@ -324,114 +255,3 @@ def _request_timeout(draft: Draft, command: RequestTimeout) -> TallyError | None
     )
     draft.stops.append(Stop(command.key, attempt.number, attempt.dispatch, "timeout"))
     return None
-
-
-def _pass_deadline(draft: Draft) -> TallyError | None:
-    run = draft.run
-    if run.deadline is None or draft.now < run.deadline:
-        return NotReady("the deadline has not come", check="deadline", facts={"now": draft.now})
-    if run.ended is None and not run.stop:
-        body = failure_body("deadline", "the run took longer than `limits.duration` allows")
-        stop_run(draft, "deadline", "", body)
-        for activation, attempt in _between_dispatches(run):
-            _stop_between(draft, activation, attempt)
-    return None
-
-
-def _between_dispatches(run: Run) -> list[tuple[Activation, Attempt]]:
-    return [
-        (activation, activation.attempt)
-        for activation in run.live.values()
-        if activation.attempt is not None
-        and activation.attempt.end is not None
-        and activation.attempt.doubt is None
-    ]
-
-
-def _stop_between(draft: Draft, activation: Activation, attempt: Attempt) -> None:
-    effect = draft.run.bound.leaf(activation.key.node).terms.effect
-    verdict = between(effect, attempt.earlier)
-    if verdict is Verdict.DOUBT_STOPPED:
-        doubt(draft, activation, DOUBT_REASONS[verdict])
-    elif verdict is Verdict.ABANDON_CANCELLED:
-        abandon(draft, activation, attempt, attempt.end or "given_up", status="cancelled")
-    else:
-        settle_cancelled(draft, activation, attempt, effect)
-
-
-# Authority
-
-
-def _take(draft: Draft, authority: Authority) -> None:
-    draft.run.authority = authority
-    draft.authority = authority
-    draft.emit(RunClaimed(at=draft.now, generation=authority.generation, engine=authority.engine))
-
-
-def _claim(draft: Draft, command: Claim) -> TallyError | None:
-    run = draft.run
-    if run.authority == command.authority:
-        return None
-    if run.authority is not None or command.authority.generation != run.generation + 1:
-        return _not_yours(run)
-    _take(draft, command.authority)
-    return None
-
-
-def _hand_off(draft: Draft, command: HandOff) -> TallyError | None:
-    run = draft.run
-    if command.evidence not in EVIDENCE:
-        return InvalidRequest(
-            f"`{command.evidence}` is no evidence that moves authority",
-            check="evidence",
-            facts={"evidence": command.evidence},
-        )
-    if run.authority == command.authority:
-        return None
-    former = run.authority
-    if (
-        former is None
-        or former.engine != command.former
-        or command.authority.generation != former.generation + 1
-        or command.authority.token == former.token
-    ):
-        return _not_yours(run)
-    run.authority = command.authority
-    draft.authority = command.authority
-    draft.emit(
-        RunHandedOff(
-            at=draft.now,
-            generation=command.authority.generation,
-            engine=command.authority.engine,
-            former=command.former,
-            evidence=command.evidence,
-            seen=storable(command.seen),
-            barrier=run.in_flight > 0,
-        )
-    )
-    return None
-
-
-def _release(draft: Draft) -> TallyError | None:
-    run = draft.run
-    if run.authority is None:
-        return _not_yours(run)
-    if run.open_attempts > run.doubts:
-        return NotReady("an attempt is open", check="open-attempts")
-    generation = run.authority.generation
-    run.authority = None
-    draft.release = True
-    draft.emit(RunReleased(at=draft.now, generation=generation))
-    return None
-
-
-def _not_yours(run: Run) -> AuthorityLost:
-    holder = run.authority
-    return AuthorityLost(
-        f"run {run.id} is not to be had under these terms",
-        check="authority",
-        facts={
-            "generation": run.generation,
-            "engine": holder.engine if holder else None,
-        },
-    )

@@ -43,6 +43,7 @@ IN_ENGINE = "engine"
 class Event(
     msgspec.Struct,
     frozen=True,
+    gc=False,
     omit_defaults=True,
     forbid_unknown_fields=True,
     tag_field="kind",
@@ -112,7 +113,8 @@ class OfNode(Event, frozen=True, kw_only=True):
     @property
     def key(self) -> ActivationKey:
         """Which activation this is about."""
-        return ActivationKey(self.node, parse_instance(self.instance))
+        instance = self.instance
+        return ActivationKey(self.node, parse_instance(instance) if instance else ())
 
 
 class ActivationReady(OfNode, frozen=True, kw_only=True):
@@ -283,7 +285,7 @@ AnyEvent: TypeAlias = (
 )
 
 
-class Payload(msgspec.Struct, frozen=True):
+class Payload(msgspec.Struct, frozen=True, gc=False):
     """Bytes that an event cites by `digest` = hex SHA-256(salt ‖ body). body is canonical JSON."""
 
     salt: bytes
@@ -291,14 +293,14 @@ class Payload(msgspec.Struct, frozen=True):
     digest: str
 
 
-class Recorded(msgspec.Struct, frozen=True):
+class Recorded(msgspec.Struct, frozen=True, gc=False):
     """An event with what it cites. payload None: it has none, or it was deleted."""
 
     event: AnyEvent
     payload: Payload | None = None
 
 
-class Terms(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+class Terms(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True):
     """What an attempt was prepared under, as resolved then. Shared by digest between intents.
 
     Recovery reads this and never today's decorator, file or setting.
@@ -323,7 +325,7 @@ class Terms(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fiel
     cwd: str | None = None
 
 
-class Intent(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+class Intent(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True):
     """What is about to be done, durable before anything outside happens. Never changes.
 
     terms  digest (hex) of the `Terms` row · input: salted digest (hex) of the activation's input

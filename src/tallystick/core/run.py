@@ -19,15 +19,16 @@ from tallystick.core.definition import Limits
 from tallystick.core.graph import Bound
 from tallystick.core.history import genesis
 from tallystick.core.identity import ActivationKey, Authority
-from tallystick.core.layered import Layered
+from tallystick.core.layered import Layered, Map
 from tallystick.core.messages import (
     RunEndKind,
     StopCause,
 )
 from tallystick.core.recovery import Earlier
+from tallystick.core.schedule import Schedule
 
 
-class Attempt(msgspec.Struct, frozen=True):
+class Attempt(msgspec.Struct, frozen=True, gc=False):
     """An open attempt.
 
     number, dispatch   both from 1
@@ -61,7 +62,7 @@ class Attempt(msgspec.Struct, frozen=True):
         return self.end is None and self.doubt is None
 
 
-class Activation(msgspec.Struct, frozen=True):
+class Activation(msgspec.Struct, frozen=True, gc=False):
     """A live visit to a leaf.
 
     input, input_digest  the exact input, canonical JSON, and the salted digest that cites it
@@ -82,7 +83,7 @@ class Activation(msgspec.Struct, frozen=True):
     last_failure: str | None = None
 
 
-class Ended(msgspec.Struct, frozen=True):
+class Ended(msgspec.Struct, frozen=True, gc=False):
     """What a closed attempt leaves behind, to recognise a repeat of its intent or its report.
 
     status   the outcome, or `abandoned`
@@ -124,14 +125,14 @@ class Run(msgspec.Struct):
     open_attempts: int = 0
     in_flight: int = 0
     doubts: int = 0
-    live: Layered[ActivationKey, Activation] = msgspec.field(default_factory=Layered)
-    ready: Layered[ActivationKey, bool] = msgspec.field(default_factory=Layered)
-    due: Layered[ActivationKey, int] = msgspec.field(default_factory=Layered)
-    done: Layered[ActivationKey, str] = msgspec.field(default_factory=Layered)
-    joins: Layered[ActivationKey, int] = msgspec.field(default_factory=Layered)
-    outputs: Layered[str, bytes] = msgspec.field(default_factory=Layered)
-    reads_left: Layered[str, int] = msgspec.field(default_factory=Layered)
-    settled: Layered[ActivationKey, Ended] = msgspec.field(default_factory=Layered)
+    live: Map[ActivationKey, Activation] = msgspec.field(default_factory=Layered)
+    ready: Map[ActivationKey, bool] = msgspec.field(default_factory=Layered)
+    due: Schedule = msgspec.field(default_factory=Schedule)
+    done: Map[ActivationKey, str] = msgspec.field(default_factory=Layered)
+    joins: Map[ActivationKey, int] = msgspec.field(default_factory=Layered)
+    outputs: Map[str, bytes] = msgspec.field(default_factory=Layered)
+    reads_left: Map[str, int] = msgspec.field(default_factory=Layered)
+    settled: Map[ActivationKey, Ended] = msgspec.field(default_factory=Layered)
 
     @classmethod
     def new(cls, run: str, bound: Bound, limits: Limits) -> Run:
@@ -153,14 +154,14 @@ class Run(msgspec.Struct):
 
     def settle(self) -> Run:
         """Make the draft the copy in memory. The run it was forked from must not be used again."""
-        self.live.settle()
-        self.ready.settle()
-        self.due.settle()
-        self.done.settle()
-        self.joins.settle()
-        self.outputs.settle()
-        self.reads_left.settle()
-        self.settled.settle()
+        self.live = self.live.settle()
+        self.ready = self.ready.settle()
+        self.due = self.due.keep()
+        self.done = self.done.settle()
+        self.joins = self.joins.settle()
+        self.outputs = self.outputs.settle()
+        self.reads_left = self.reads_left.settle()
+        self.settled = self.settled.settle()
         return self
 
     @property
@@ -186,9 +187,16 @@ class Run(msgspec.Struct):
         if not len(self.due):
             return None
         if not at_attempts_cap(self) and not at_concurrency_cap(self):
-            return min(self.due.values())
-        again = (due for key, due in self.due.items() if self.live[key].attempt is not None)
-        return min(again, default=None)
+            return next(self.due.in_order())[0]
+        if not self.between:
+            return None
+        again = (due for due, key in self.due.in_order() if self.live[key].attempt is not None)
+        return next(again, None)
+
+    @property
+    def between(self) -> int:
+        """How many attempts are open, not in doubt and not in flight: between dispatches."""
+        return self.active - self.in_flight
 
     def open_dispatches(self) -> Iterator[tuple[Activation, Attempt]]:
         """Everything in flight."""

@@ -24,9 +24,9 @@ OnFailure: TypeAlias = Literal["fail", "continue"]
 
 DEFAULTS: Final = ("effect", "timeout", "retry", "on_failure")
 _SHARED: Final = ("id", "needs", "when", "on_failure", "if_skipped", "title")
-_KNOWN: Final = (*_SHARED, *KINDS, "with", "retry", "timeout", "effect", "output")
+STEP_KEYS: Final = (*_SHARED, *KINDS, "with", "retry", "timeout", "effect", "output")
 _LATER: Final = frozenset({"on_unknown", "env", "probe", "resources"})
-_RETRY: Final = ("max_attempts", "on", "backoff", "factor", "backoff_max", "interruptions_max")
+RETRY_KEYS: Final = ("max_attempts", "on", "backoff", "factor", "backoff_max", "interruptions_max")
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,7 @@ def _kind(reading: Reading, node: Mapping, path: Path) -> str:
     named = [key for key in node.entries if key in KINDS or key in KINDS_LATER]
     later = [key for key in named if key in KINDS_LATER]
     if not later:  # what else a step of a later kind may have is not known here
-        reading.keys(node, path, _KNOWN, _LATER)
+        reading.keys(node, path, STEP_KEYS, _LATER)
     if not named:
         message = "this step does not say what it does"
         remedy = f"give it one of {', '.join(KINDS)}"
@@ -192,7 +192,7 @@ def _retry(reading: Reading, node: Mapping, path: Path) -> dict[str, Any]:
     if found is None:
         return {}
     here = (*path, "retry")
-    reading.keys(found, here, _RETRY)
+    reading.keys(found, here, RETRY_KEYS)
     fields = {
         "max_attempts": reading.integer(found, "max_attempts", here),
         "on": _kinds_of_failure(reading.words(found, "on", here)),

@@ -1,10 +1,10 @@
-"""From a request to a run: checked, bound to its tasks for ever, and recognised when it comes again.
+"""From a request to a run: checked, bound to its tasks for ever, recognised when it comes again.
 
-    definition ─▶ prepare ─▶ Prepared: plan, bindings, input schema      once per definition and root
+    definition ─▶ prepare ─▶ Prepared: plan, bindings, input schema     once per definition, root
     Prepared + input ─▶ start ─▶ known key? the same run · else a birth in the next batch
 
-A start that was acknowledged is on disk with its first attempts prepared. A thousand starts at once share
-their batches; of fifty with one key, one is written and the others get the same answer.
+A start that was acknowledged is on disk with its first attempts prepared. A thousand starts at once
+share their batches; of fifty with one key, one is written and the others get the same answer.
 """
 
 from __future__ import annotations

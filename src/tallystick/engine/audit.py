@@ -1,4 +1,4 @@
-"""M7, always on under test: the copy in memory equals a fresh load, after every commit and refusal."""
+"""Always on under test: the copy in memory equals a fresh load, after every commit and refusal."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tallystick.engine.loading import differences, load
 from tallystick.errors import MaintenanceRequired
 
 EVENTS_MAX: Final = 2_000
-"""Longer histories are not replayed after every step: that would cost the square of their length."""
+"""Longer histories are not replayed after every step: that costs the square of their length."""
 
 
 async def audit(engine: Engine, touched: Iterable[Held]) -> None:

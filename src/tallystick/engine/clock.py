@@ -5,8 +5,8 @@ Two clocks, never mixed up:
     wall       milliseconds since 1970; what is recorded, and what durable timers wait for
     monotonic  milliseconds since some moment of this process; what a timeout is measured with
 
-The wall clock may be set back or forth. So the time of a *run* is `max(wall, last time in this run)`,
-and a wait for a wall instant looks at the wall clock again at least every `LOOK_AGAIN_MS`.
+The wall clock may be set back or forth. So the time of a *run* is `max(wall, last time in this
+run)`, and a wait for a wall instant looks at the wall clock again at least every `LOOK_AGAIN_MS`.
 
 Tests put their own `Clock` and `Entropy` in place: see `tallystick.testing.world`.
 """
@@ -99,26 +99,27 @@ class Entropy:
     everything else in a transition. A forked child starts with an empty page.
     """
 
-    def __init__(self, draw: Callable[[int], bytes] = os.urandom) -> None:
-        self._draw = draw
+    def __init__(self, source: Callable[[int], bytes] = os.urandom) -> None:
+        self._source = source
         self._page = b""
         self._used = 0
         self._pid = os.getpid()
         self._last = (0, 0)
 
-    def bytes(self, count: int) -> bytes:
+    def draw(self, count: int) -> bytes:
         """That many bytes, used for nothing else before or after. At most 4,096."""
         end = self._used + count
         if end > len(self._page) or self._pid != os.getpid():
-            self._page, self._pid = self._draw(_POOL_BYTES), os.getpid()
+            self._page, self._pid = self._source(_POOL_BYTES), os.getpid()
             self._used, end = 0, count
         chunk = self._page[self._used : end]
         self._used = end
         return chunk
 
-    def transition(self) -> int:
-        """The id of a transition: 63 bits, positive."""
-        return (int.from_bytes(self.bytes(8), "big") >> 1) or 1
+    def transition(self) -> tuple[bytes, int]:
+        """The seed of a transition, 32 bytes, and its id: 63 bits, positive."""
+        drawn = self.draw(40)
+        return drawn[:32], (int.from_bytes(drawn[32:], "big") >> 1) or 1
 
     def readable(self, prefix: str, now: int) -> str:
         """An id that sorts by time: prefix, `_`, and 26 characters of time (ms) and chance.
@@ -127,9 +128,9 @@ class Entropy:
         """
         last_at, last_chance = self._last
         if now > last_at:
-            last_at, last_chance = now, int.from_bytes(self.bytes(_CHANCE_BITS // 8), "big") >> 1
+            last_at, last_chance = now, int.from_bytes(self.draw(_CHANCE_BITS // 8), "big") >> 1
         else:
-            last_chance += 1 + int.from_bytes(self.bytes(4), "big")
+            last_chance += 1 + int.from_bytes(self.draw(4), "big")
         self._last = (last_at, last_chance)
         number = (last_at % 2**_TIME_BITS) << _CHANCE_BITS | last_chance % 2**_CHANCE_BITS
         return f"{prefix}_{_base32(number, 26)}"

@@ -4,12 +4,12 @@
     letters ─▶ mailbox of a run ─▶ one transition ─┼─▶ one database transaction ─▶ answers ─▶ act
     letters ─▶ mailbox of a run ─▶ one transition ─┘
 
-One batch is on its way at any time. While the store writes, letters wait in their mailboxes; when the
-answer is there, everything that waits of all runs becomes the next batch. So a lone run pays one fsync for
-a step, and a thousand share one.
+One batch is on its way at any time. While the store writes, letters wait in their mailboxes; when
+the answer is there, everything that waits of all runs becomes the next batch. So a lone run pays
+one fsync for a step, and a thousand share one.
 
-A copy in memory is replaced only after its transition is on disk, and nothing outside happens before.
-There are three ways to fail, and `outcomes` holds what each of them leads to.
+A copy in memory is replaced only after its transition is on disk, and nothing outside happens
+before. There are three ways to fail, and `outcomes` holds what each of them leads to.
 """
 
 from __future__ import annotations
@@ -32,8 +32,6 @@ from tallystick.store.protocol import Transition, UserStatement
 
 ROWS_MAX: Final = 1_000
 """A batch is closed once it holds this many rows; what waits goes into the next."""
-
-SEED_BYTES: Final = 32
 
 _replace = msgspec.structs.replace
 
@@ -101,13 +99,13 @@ class Committer:
             self._wake.set()
 
     async def work(self, write: Callable[[list[Flight]], Awaitable[None]]) -> None:
-        """Carry batch after batch to `write`, which returns when a batch is answered and acted on."""
+        """Carry batch after batch to `write`, which returns when one is answered and acted on."""
         while True:
             await self._wake.wait()
             self._wake.clear()
             while batch := self.collect():
                 await write(batch)
-                # What was just started gets its turn, so that what ends at once is in the next batch.
+                # What was just started gets its turn: what ends at once is in the next batch.
                 await asyncio.sleep(0)
             if not self._line and not self.quiet.is_set():
                 self.quiet.set()
@@ -162,23 +160,30 @@ class Committer:
         return None
 
     def _decide(self, held: Held, letters: list[Letter], now: int) -> Flight:
-        seed = self._entropy.bytes(SEED_BYTES)
+        seed, number = self._entropy.transition()
         if held.birth is not None:
             asked, plan = held.birth.admission, held.birth.plan
             slots = self._turns.offer(held, 0) if asked.authority is not None else None
             decision = admit(asked, plan, now=now, seed=seed, slots=slots)
-            return Flight(held, letters, decision, self._transition(held, letters, decision))
+            return Flight(
+                held, letters, decision, self._transition(held, letters, decision, number)
+            )
         assert held.run is not None, "a run that is not loaded cannot be decided"
-        commands: list[Command] = [letter.command for letter in letters]
-        ending = sum(type(command) is Report for command in commands)
+        commands: list[Command] = []
+        ending = 0
+        for letter in letters:
+            commands.append(letter.command)
+            ending += type(letter.command) is Report
         slots = self._turns.offer(held, ending)
         if slots:
             commands.append(Advance(slots))
         decision = decide(held.run, commands, now=now, seed=seed)
-        return Flight(held, letters, decision, self._transition(held, letters, decision))
+        transition = self._transition(held, letters, decision, number)
+        return Flight(held, letters, decision, transition, held.run.barrier)
 
-    def _transition(self, held: Held, letters: list[Letter], decision: Decision) -> Transition:
-        number = self._entropy.transition()
+    def _transition(
+        self, held: Held, letters: list[Letter], decision: Decision, number: int
+    ) -> Transition:
         born = decision.new_run is not None
         head = genesis(held.id) if held.run is None else held.run.head
         sequence = 0 if held.run is None else held.run.sequence

@@ -4,9 +4,9 @@
                                     │
                               timeout due ─▶ a letter ─▶ committed stop ─▶ cancel
 
-Nothing is handed over before its intent is on disk, and no signal is sent before its request is. The
-table belongs to the process, not to the copies of runs: whatever becomes of a copy, what runs here stays
-known here, and what it reports is decided.
+Nothing is handed over before its intent is on disk, and no signal is sent before its request is.
+The table belongs to the process, not to the copies of runs: whatever becomes of a copy, what runs
+here stays known here, and what it reports is decided.
 """
 
 from __future__ import annotations
@@ -118,7 +118,8 @@ class Driver:
             return
         self._fault("driver.report")
         self._clock.release("dispatch")
-        self._timeouts.drop(place)
+        if call.terms.timeout_ms is not None:
+            self._timeouts.drop(place)
         self._end(call, end, statements)
         if not self._running:
             self._empty.set()
@@ -147,7 +148,7 @@ class Driver:
         return [operation.call.identity for operation in operations]
 
     def give_up_waiting(self) -> None:
-        """Nobody will hear of what still runs: each ends unknown, by the engine's own orderly stop."""
+        """Nobody will hear of what still runs: each ends unknown, by the engine's orderly stop."""
         for operation in list(self._running.values()):
             end = Unknown("it was still running when the engine stopped", counted=False)
             self.report(operation.call, end)
@@ -175,7 +176,7 @@ class Driver:
             receipt = executor.accept(call)
         except NotAccepted as refusal:
             self.report(call, Refused(str(refusal)))
-        except Exception as error:  # whatever it raised, it may have begun
+        except Exception as error:  # noqa: BLE001  whatever it raised, it may have begun
             _log.exception("executor %s raised on accept", executor.name)
             self.report(call, Unknown(f"accept raised {type(error).__name__}"))
         else:
@@ -194,7 +195,7 @@ class Driver:
             body = msgspec.json.encode(await receipt, order="sorted")
         except NotAccepted as refusal:
             self.report(call, Refused(str(refusal)))
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001  whatever it raised, it may have begun
             _log.exception("an executor raised on accept")
             self.report(call, Unknown(f"accept raised {type(error).__name__}"))
         else:
@@ -222,7 +223,7 @@ class Driver:
         statements: tuple[Statement, ...] = (),
     ) -> None:
         report = Report(key, attempt, dispatch, end)
-        self._post(run, Letter(report, tuple(map(_for_store, statements))))
+        self._post(run, Letter(report, tuple(map(_for_store, statements)) if statements else ()))
 
     def _of(self, run: str) -> list[Operation]:
         return [o for o in self._running.values() if o.call.run == run]

@@ -13,7 +13,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Final, Literal, TypeAlias
 
-from tallystick.core.commands import Command
+from tallystick.core.commands import Advance, Command
 from tallystick.core.identity import Authority
 from tallystick.core.run import Run
 from tallystick.engine.admission import TOKEN_BYTES, Desk, Resolve
@@ -73,6 +73,8 @@ class Engine:
             role=role,
             resident_max=resident_max,
         )
+        if audit is not None:
+            self.keeper.touched = {}
         self.committer = self.keeper.committer
         self.outcomes = Outcomes(scene, self.keeper, fatal=fatal, waiting=self.committer.waiting)
         self.desk = Desk(
@@ -120,6 +122,14 @@ class Engine:
         reply: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.committer.post(held, Letter(command, reply=reply))
         await reply
+
+    async def take(self, run: str) -> None:
+        """Own a run that exists, and move it on. Returns once it is ours on disk, or has ended.
+
+        Raises `OwnerElsewhere` where nothing proves that its former engine has ended.
+        """
+        self.keeper.adopt(run)
+        await self.command(run, Advance({}))
 
     def copy(self, run: str) -> Run | None:
         """The copy in memory, to be read only; None: it is not there now, read the store."""
@@ -175,7 +185,7 @@ class Engine:
         """A run that this engine admits is its own; one that is only written down is nobody's."""
         if self.role == "client":
             return None
-        return Authority(1, self.scene.entropy.bytes(TOKEN_BYTES), self.scene.instance)
+        return Authority(1, self.scene.entropy.draw(TOKEN_BYTES), self.scene.instance)
 
     def _born(self, birth: Birth) -> None:
         self.check()
@@ -186,8 +196,8 @@ class Engine:
 
     async def _write(self, batch: list[Flight]) -> None:
         await self.outcomes.write(batch)
-        touched, self.keeper.touched = self.keeper.touched, {}
         if self._audit is not None:
+            touched, self.keeper.touched = self.keeper.touched or {}, {}
             await self._audit(self, touched.values())
 
     async def _guarded(self, work: Awaitable[None]) -> None:
@@ -199,7 +209,7 @@ class Engine:
             self._fail(error)
         except asyncio.CancelledError:
             raise
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001  a defect: the engine must not go on
             _log.exception("the engine failed")
             self._fail(_unexpected(error))
         except BaseException as error:  # an interrupt that hit the loop just here

@@ -4,8 +4,9 @@
     TALLY_FAULT=timer.due:1:raise,stop.begun:1:exit
     TALLY_FAULT_REPORT=hits.txt                append one line, the point's name, for each visit
 
-All of it only with `TALLY_TESTING=1`; otherwise a point is one test of an empty attribute. The report is
-one `write` of one line to a file opened for appending: it is right even if the next thing is a kill.
+All of it only with `TALLY_TESTING=1`; otherwise a point is one test of an empty attribute. The
+report is one `write` of one line to a file opened for appending: it is right even if the next thing
+is a kill.
 
 Points of other layers (a store's commit) are named here too and handed down as plain callables, so
 that nothing below the engine knows about faults.
@@ -82,7 +83,7 @@ class Faults:
         self.hits: dict[str, int] = {}
 
     def hit(self, point: str) -> None:
-        """This point is passed now. Does not return, or raises `Injected`, where that is planned."""
+        """This point is passed now. Where it is planned, this does not return, or raises."""
         visits = self.hits[point] = self.hits.get(point, 0) + 1
         if self._report is not None:
             os.write(self._report, f"{point}\n".encode())

@@ -4,8 +4,8 @@
       ▲                                │
       └──────── reports ◀── work ◀─────┘
 
-At most one transition of a run is in flight. What arrives meanwhile waits in the mailbox, and everything
-that waits is folded, in order, into the next one.
+At most one transition of a run is in flight. What arrives meanwhile waits in the mailbox, and
+everything that waits is folded, in order, into the next one.
 """
 
 from __future__ import annotations
@@ -49,12 +49,16 @@ class Birth(msgspec.Struct):
 
 
 class Flight(msgspec.Struct):
-    """A transition on its way to the disk, with what it was made of."""
+    """A transition on its way to the disk, with what it was made of.
+
+    barred  the barrier stood before it
+    """
 
     held: Held
     letters: list[Letter]
     decision: Decision
     transition: Transition
+    barred: bool = False
 
 
 class Held:
@@ -64,7 +68,7 @@ class Held:
     stored    the authority and sequence that the next transition expects to find
     mail      letters that wait · birth: the admission that comes before them
     flight    the transition on its way to the disk, or None
-    queued    it stands in line for the next batch
+    queued    it stands in line for the next batch · hungry: it waits for a free slot
     broken    why nothing is done for it any more: its stored facts contradict each other
     """
 
@@ -72,6 +76,7 @@ class Held:
         "birth",
         "broken",
         "flight",
+        "hungry",
         "id",
         "loading",
         "mail",
@@ -90,6 +95,7 @@ class Held:
         self.birth: Birth | None = None
         self.flight: Flight | None = None
         self.queued = False
+        self.hungry = False
         self.loading = False
         self.broken: TallyError | None = None
 
@@ -99,8 +105,9 @@ class Held:
         return self.flight is None and not self.mail and self.birth is None and not self.loading
 
     def take_letters(self) -> list[Letter]:
-        """What the next transition folds. Only one letter with statements, so that their refusal
-        names its settlement.
+        """What the next transition folds.
+
+        Only one letter with statements is among them, so that their refusal names its settlement.
         """
         taken: list[Letter] = []
         spoken_for = False

@@ -11,7 +11,7 @@ import asyncio
 import logging
 from typing import Final, Literal, TypeAlias
 
-from tallystick.core.messages import BarrierDropped, RunEnded
+from tallystick.core.messages import RunEnded
 from tallystick.core.run import Run, at_attempts_cap
 from tallystick.core.status import status
 from tallystick.engine.commit import Committer
@@ -44,6 +44,7 @@ class Keeper:
     role     what it does with them; see `Role`
     idle      set while no run moves by itself
     trouble   why the store cannot be written now, or None
+    touched  runs that were decided since it was last emptied, where somebody audits; else None
     """
 
     def __init__(
@@ -77,7 +78,7 @@ class Keeper:
         self.trouble: TallyError | None = None
         self.idle = asyncio.Event()
         self._restless: set[str] = set()
-        self.touched: dict[str, Held] = {}
+        self.touched: dict[str, Held] | None = None
         turns.closed = not self._dispatch
 
     async def survey(self) -> None:
@@ -97,7 +98,7 @@ class Keeper:
             self.committer.post(held, letter)
 
     def adopt(self, run: str) -> None:
-        """Move this run, whoever owned it, on evidence. An `engine` has all runs in hand already."""
+        """Move this run, whoever owned it, on evidence. An `engine` has every run in hand."""
         if self._role == "own" and run not in self._restless:
             self._stir(run)
             self.residence.summon(run)
@@ -119,7 +120,8 @@ class Keeper:
         for stop in decision.stops:
             self._driver.stop(held.id, stop)
         self.watchers.changed(held.id)
-        self.touched[held.id] = held
+        if self.touched is not None:
+            self.touched[held.id] = held
         run = decision.run
         if run.ended is not None:
             self.watchers.rested(held.id, _end_of(flight))
@@ -128,9 +130,9 @@ class Keeper:
             return
         if run.barrier:
             self._reconcile(held)
-        elif any(type(recorded.event) is BarrierDropped for recorded in decision.events):
-            self.committer.queue(held)
-        self._settle_down(held, run)
+        elif flight.barred:
+            self.committer.queue(held)  # what the barrier held back can be decided now
+        self._settle_down(held, run, decision.header.status)
 
     def lost(self, held: Held, error: AuthorityLost) -> None:
         """Another engine owns it: stop what only this process can be doing, forget the rest."""
@@ -175,11 +177,13 @@ class Keeper:
 
     def _folded(self, held: Held) -> None:
         """Its mailbox was emptied without anything to write."""
-        self.touched[held.id] = held
+        if self.touched is not None:
+            self.touched[held.id] = held
         if held.run is not None:
-            self._settle_down(held, held.run)
+            self._settle_down(held, held.run, status(held.run).status)
 
-    def _settle_down(self, held: Held, run: Run) -> None:
+    def _settle_down(self, held: Held, run: Run, seen: str) -> None:
+        """What this run waits for now. seen: its status."""
         if run.ended is not None:
             self._end(held)
             return
@@ -195,13 +199,13 @@ class Keeper:
             self._turns.wait(held)
         else:
             self._turns.leave(held)
-        if status(run).person:
+        if seen != "running" and status(run).person:
             self._calm(held.id)
         else:
             self._stir(held.id)
         if self.residence.crowded and run.in_flight == 0 and held.at_rest and not held.queued:
             held.run = None
-            if held not in self._turns:
+            if not held.hungry:
                 self.residence.drop(held)
 
     def _end(self, held: Held) -> None:
@@ -245,9 +249,9 @@ class Keeper:
     def _brought(self, held: Held) -> None:
         self.committer.queue(held)
 
-    def _not_brought(self, held: Held, error: TallyError) -> None:
+    def _not_brought(self, held: Held, error: Exception) -> None:
         held.loading = False
-        if isinstance(error, MaintenanceRequired):
+        if isinstance(error, MaintenanceRequired) or not isinstance(error, TallyError):
             self.broke(held, error)
             return
         held.refuse_all(error)

@@ -11,7 +11,7 @@ from tallystick.core.definition import Bindings, Definition, Limits
 from tallystick.core.evolution import replay
 from tallystick.core.graph import Plan
 from tallystick.core.identity import SEMANTICS, Authority
-from tallystick.core.layered import Layered
+from tallystick.core.layered import Layered, Overlay
 from tallystick.core.messages import Payload
 from tallystick.core.run import Run
 from tallystick.errors import MaintenanceRequired, NotReady
@@ -100,7 +100,7 @@ def differences(mine: Run, fresh: Run) -> list[str]:
 
 def _same(name: str, mine: Run, fresh: Run) -> bool:
     ours, theirs = getattr(mine, name), getattr(fresh, name)
-    if isinstance(ours, Layered):
+    if isinstance(ours, Layered | Overlay):
         return dict(ours.items()) == dict(theirs.items()) and len(ours) == len(theirs)
     if name == "bound":
         return bool(ours.body == theirs.body and ours.plan.digest == theirs.plan.digest)

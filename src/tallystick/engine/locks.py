@@ -1,15 +1,15 @@
 """Who is alive: lock files, and what they prove about an engine that may be gone.
 
-    engine lock     one per engine epoch of a store: who holds it is *the* engine. Epoch 1 is `engine-1.lock`
-    instance lock   one per opening by an engine: the evidence about that instance's end
+    engine lock    one per engine epoch of a store, `engine-1.lock`: its holder is *the* engine
+    instance lock  one per opening by an engine: the evidence about that instance's end
 
-Both are `flock`s on files of a folder beside the database, taken by the kernel and freed by the kernel when
-the last descriptor is closed, whatever killed the process. A descriptor is closed on exec, and closed at
-once in a forked child, so that no child keeps a dead engine alive. Nothing else is evidence: not a process
-id, not a heartbeat, not an age. Source: design §5, whose list is closed.
+Both are `flock`s on files of a folder beside the database, taken by the kernel and freed by the
+kernel when the last descriptor is closed, whatever killed the process. A descriptor is closed on
+exec, and closed at once in a forked child, so that no child keeps a dead engine alive. Nothing else
+is evidence: not a process id, not a heartbeat, not an age. Source: design §5, whose list is closed.
 
-Ours are at the path that they were recorded at, with the same device and inode: a file that was put in their
-place proves nothing.
+Ours are at the path that they were recorded at, with the same device and inode: a file that was put
+in their place proves nothing.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ Asked: TypeAlias = Free | Taken | Absent
 
 
 class Machine(msgspec.Struct, frozen=True):
-    """Where this process runs. boot: a random id of this boot of the kernel, "" if there is none."""
+    """Where this process runs. boot: a random id of this boot of the kernel; "": none is known."""
 
     host: str
     boot: str
@@ -155,7 +155,8 @@ def evidence(former: EngineRow | None, here: Machine) -> Evidence:
     same_boot = here.boot != "" and former.boot == here.boot
     if not same_boot and former.host != here.host:
         return Evidence("unverifiable", f"it ran on another machine, {former.host}")
-    match ask(Path(former.lock_path), former.lock_device, former.lock_inode):
+    path = Path(former.lock_path)
+    match ask(path, former.lock_device, former.lock_inode, former.instance):
         case Free():
             how = "its lock is free" if same_boot else "the machine was restarted; its lock is free"
             return Evidence("ended", f"{how}: {former.lock_path}")
@@ -165,8 +166,12 @@ def evidence(former: EngineRow | None, here: Machine) -> Evidence:
             return Evidence("unverifiable", f"its lock cannot be asked: {reason}")
 
 
-def ask(path: Path, device: int, inode: int) -> Asked:
-    """Whether anybody holds exactly this lock file. Frees it again at once."""
+def ask(path: Path, device: int, inode: int, instance: str | None = None) -> Asked:
+    """Whether anybody holds exactly this lock file. Frees it again at once.
+
+    instance  who must have written its name into it (inode numbers are used again);
+              None: anybody
+    """
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError as error:
@@ -177,6 +182,9 @@ def ask(path: Path, device: int, inode: int) -> Asked:
             return Absent(f"{path} is not the file that was recorded")
         if not _lock(descriptor):
             return Taken(_read_holder(descriptor))
+        writer = _read_holder(descriptor)
+        if instance is not None and (writer is None or writer.instance != instance):
+            return Absent(f"{path} does not name the instance")
         return Free()
     except OSError as error:
         return Absent(f"{path}: {error.strerror}")

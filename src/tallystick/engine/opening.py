@@ -1,4 +1,4 @@
-"""How an engine comes to be: a store, the locks, a record of the start, and the parts put together."""
+"""How an engine comes to be: a store, the locks, a record of the start, the parts put together."""
 
 from __future__ import annotations
 
@@ -58,10 +58,16 @@ def this_world(environment: Mapping[str, str] | None = None) -> World:
 
 
 class Opened:
-    """An engine that runs, with what has to be closed after it."""
+    """An engine that runs, with what has to be closed after it.
 
-    def __init__(self, engine: Engine, instance: Instance, store: SqliteStore) -> None:
+    began_at  position of the newest event before its first
+    """
+
+    def __init__(
+        self, engine: Engine, instance: Instance, store: SqliteStore, began_at: int
+    ) -> None:
         self.engine = engine
+        self.began_at = began_at
         self.instance = instance
         self.store = store
         self._end: asyncio.Task[None] | None = None
@@ -89,7 +95,7 @@ async def open_store(
     return await open_sqlite(
         path,
         now=world.clock.now,
-        new_id=lambda: world.entropy.bytes(16).hex(),
+        new_id=lambda: world.entropy.draw(16).hex(),
         create=create,
         read_only=read_only,
         fault=world.fault,
@@ -110,6 +116,7 @@ async def open_engine(
     """Open a store as its engine, and begin to move its runs.
 
     build     which version of the package this is, for the record
+    create    make the database if there is none; else `NotFound`
     role      which runs it moves, if any; see `keeper.Role`
     setup     SQL script for tables of the user's own, run at every opening: it says IF NOT EXISTS
     executors made with where they report to; None: the function executor
@@ -160,18 +167,19 @@ async def _begin(
             resident_max=resident_max,
             audit=audit if world.faults is not None else None,
         )
+        began_at = await store.position()
         await engine.start()
     except BaseException:
         instance.unlock(gone=True)
         raise
-    return Opened(engine, instance, store)
+    return Opened(engine, instance, store, began_at)
 
 
 def is_fatal(error: StoreUnavailable) -> bool:
     """After this only a new opening knows what is on the disk.
 
-    A failed fsync may have made the kernel forget what it could not write; the next one succeeds all
-    the same. The store says so by writing no more, and by citing the database's own error.
+    A failed fsync may have made the kernel forget what it could not write; the next one succeeds
+    all the same. The store says so by writing no more, and by citing the database's own error.
     """
     return error.code == "store-broken" or (
         error.code == "commit-unknown" and "error" in error.facts

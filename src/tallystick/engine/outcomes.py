@@ -128,6 +128,9 @@ class Outcomes:
         self._leave_trouble()
         for flight, told in zip(batch, answers, strict=True):
             flight.held.flight = None
+            if type(told) is Committed:  # nearly always
+                self._land(flight)
+                continue
             match told:
                 case Committed():
                     self._land(flight)
@@ -201,7 +204,7 @@ class Outcomes:
     def _contradicts(self, flight: Flight, message: str) -> None:
         flight.held.return_letters(flight.letters)
         error = MaintenanceRequired(
-            f"run {flight.held.id}: the store refused a row that contradicts what it holds: {message}",
+            f"run {flight.held.id}: a row was refused that contradicts what is stored: {message}",
             code="row-refused",
             facts={"run": flight.held.id, "why": message},
             next_step="nothing more is done for this run; keep the file for an investigation",

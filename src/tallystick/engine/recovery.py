@@ -1,10 +1,11 @@
 """Runs whose engine is gone: who may take them, and what becomes of what was under way.
 
-    unfinished runs ─▶ evidence about their engine ─▶ hand-off ─▶ undecided? barrier ─▶ reports ─▶ on
+    unfinished runs ─▶ evidence about their engine ─▶ hand-off ─▶ barrier ─▶ reports ─▶ on
 
-A run is taken only when something is to be done for it, and only on evidence: what the kernel says about
-the lock file of the very instance that owned it. What was under way inside a dead engine ended *unknown*;
-the effect class decides what follows, in `core/recovery`. Nothing is handed over from here.
+A run is taken only when something is to be done for it, and only on evidence: what the kernel says
+about the lock file of the very instance that owned it. What was under way inside a dead engine
+ended *unknown*; the effect class decides what follows, in `core/recovery`. Nothing is handed over
+from here.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ class Recovery:
         if stored.header.ended_at is not None or (owner and owner.engine == self._instance):
             return None
         authority = Authority(
-            stored.generation + 1, self._entropy.bytes(TOKEN_BYTES), self._instance
+            stored.generation + 1, self._entropy.draw(TOKEN_BYTES), self._instance
         )
         if owner is None:
             return Letter(Claim(authority))

@@ -1,7 +1,7 @@
 """Which runs are in memory: summoned when something happens to them, let go when they only wait.
 
-A run that waits for a time, a person or a slot can be read again at any moment, so that an engine's memory
-is bounded by what is under way and not by what exists.
+A run that waits for a time, a person or a slot can be read again at any moment, so that an engine's
+memory is bounded by what is under way and not by what exists.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from tallystick.engine.held import Held
-from tallystick.errors import StoreUnavailable, TallyError
+from tallystick.errors import StoreUnavailable
 
 RESIDENT_MAX: Final = 4_096
 """Copies kept in memory. More than this stay only while something is under way for them."""
@@ -35,7 +35,7 @@ class Residence:
         self,
         load: Callable[[Held], Awaitable[None]],
         loaded: Callable[[Held], None],
-        failed: Callable[[Held, TallyError], None],
+        failed: Callable[[Held, Exception], None],
         resident_max: int = RESIDENT_MAX,
     ) -> None:
         self.held: dict[str, Held] = {}
@@ -98,7 +98,7 @@ class Residence:
         except StoreUnavailable as error:
             _log.warning("run %s cannot be read now: %s", held.id, error.message)
             self._failed(held, error)
-        except TallyError as error:
+        except Exception as error:  # noqa: BLE001  one run's damage must not stop the others
             self._failed(held, error)
         else:
             held.loading = False

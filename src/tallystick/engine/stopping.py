@@ -5,8 +5,8 @@
 
 What was prepared and never called is recorded as never begun; a function that ends within the grace
 has ended; of what outlives it nobody will hear, and its class decides. The record of the end says
-`drained` only if nothing of it runs any more: then it proves to the next engine that nothing of this
-one can still begin.
+`drained` only if nothing of it runs any more: then it proves to the next engine that nothing of
+this one can still begin.
 """
 
 from __future__ import annotations
@@ -27,11 +27,16 @@ from tallystick.errors import TallyError
 GRACE_MS: Final = 10_000
 """How long functions may go on after an engine was asked to stop. Source: design §4.1."""
 
-LINGER_MS: Final = 1_500
-"""How long what was told to stop may take to end, after the grace."""
+AFTER_MS: Final = 700
+"""How long everything after the grace may take in all. Source: a process that is asked to stop ends
+within the grace and a second; the rest of that second is for closing the store.
+"""
 
-WRITE_MS: Final = 5_000
-"""How long the engine tries to record what was reported, if its store cannot be written."""
+LINGER_MS: Final = 250
+"""How much of it is for what was told to stop."""
+
+RECORD_MS: Final = 200
+"""How much of it is kept for the record of the end."""
 
 _log: Final = logging.getLogger("tallystick.engine")
 
@@ -44,10 +49,12 @@ async def stop(engine: Engine, instance: Instance, grace_ms: int = GRACE_MS) -> 
     failed = engine.failure is not None
     engine.begin_stop()
     engine.scene.fault("stop.begun")
+    grace_ms = 0 if failed else grace_ms
+    until = engine.scene.clock.monotonic() + grace_ms + AFTER_MS
     try:
-        still = await _end_work(engine, 0 if failed else grace_ms)
+        still = await _end_work(engine, grace_ms)
         if not failed:
-            await _record(engine, instance, still)
+            await _record(engine, instance, still, until)
     finally:
         await engine.end()
         left = sum(_close(executor) for executor in engine.executors)
@@ -67,24 +74,42 @@ async def _end_work(engine: Engine, grace_ms: int) -> list[str]:
     return told if engine.turns.occupied() else []
 
 
-async def _record(engine: Engine, instance: Instance, still: list[str]) -> None:
-    """Bring to disk what was reported, release what can be released, and record the end."""
-    committer = engine.committer
+async def _record(engine: Engine, instance: Instance, still: list[str], until: int) -> None:
+    """Bring to disk what was reported, release what can be released, and record the end.
+
+    until  monotonic instant (ms) at which this is over, recorded or not
+    """
+    committer, clock = engine.committer, engine.scene.clock
+
+    def left(kept_ms: int = 0) -> int:
+        return max(0, until - kept_ms - clock.monotonic())
+
     try:
-        if not await _within(engine, committer.quiet.wait(), WRITE_MS):
+        if not await _within(engine, committer.quiet.wait(), left()):
             _log.error("the store cannot be written: the end of this engine is not recorded")
             return
         for held in list(engine.keeper.residence.held.values()):
             run = held.run
             if run is not None and run.ended is None and run.open_attempts == run.doubts:
                 committer.post(held, Letter(Release()))
-        await _within(engine, committer.quiet.wait(), WRITE_MS)
+        await _within(engine, committer.quiet.wait(), left(RECORD_MS))
         engine.scene.fault("stop.before-end")
         ended = DRAINED if not still else msgspec.json.encode(still).decode()
-        await instance.record_end(ended, engine.scene.clock.now())
+        await _in_time(engine, instance.record_end(ended, clock.now()), max(RECORD_MS, left()))
         engine.scene.fault("stop.after-end")
     except TallyError as error:
         _log.error("the end of this engine is not recorded: %s", error.message)
+
+
+async def _in_time(engine: Engine, writing: Awaitable[None], limit_ms: int) -> None:
+    """Wait so long for a write. Raises what it raises; one that takes longer is left to itself."""
+    clock, work = engine.scene.clock, asyncio.ensure_future(writing)
+    clock.hold("store")
+    try:
+        if await _within(engine, work, limit_ms):
+            await work
+    finally:
+        clock.release("store")
 
 
 async def _within(engine: Engine, event: Awaitable[object], limit_ms: int) -> bool:

@@ -1,12 +1,12 @@
 """What is due when: one heap for all of an engine's timers of one kind.
 
-    durable    (wall instant, run): a scheduled try, a redispatch, a deadline. The instant is a stored
-               fact; the heap only remembers to look. Lost with the process and read again at start
+    durable    (wall instant, run): a scheduled try, a redispatch, a deadline. The instant is a
+               stored fact; the heap only remembers to look, and is filled again at start
     timeouts   (monotonic instant, dispatch): how long one dispatch of a step may take
 
-A key has at most one instant. Setting another makes the old entry stale; stale entries are passed over
-when they come up, and the heap is built anew when most of it is stale. One wake-up is asked of the clock
-at any time, for the earliest entry, so that ten thousand timers cost one.
+A key has at most one instant. Setting another makes the old entry stale; stale entries are passed
+over when they come up, and the heap is built anew when most of it is stale. One wake-up is asked of
+the clock at any time, for the earliest entry, so that ten thousand timers cost one.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """Who may use a free slot next.
 
-A slot is a place in an executor for one dispatch. Slots are counted anew for every batch: between the
-answer to one batch and the building of the next, everything that was prepared has been handed over,
-so that an executor's own count is the truth and nothing need be set aside. Within a batch, `offer`
-says what is left and `took` takes away.
+A slot is a place in an executor for one dispatch. Slots are counted anew for every batch: between
+the answer to one batch and the building of the next, everything that was prepared has been handed
+over, so that an executor's own count is the truth and nothing need be set aside. Within a batch,
+`offer` says what is left and `took` takes away.
 
-A run that could start something but finds no slot is *hungry* and waits in line. While anybody does,
-no run is offered more than its share, so that one wide run cannot keep all slots for itself.
+A run that could start something but finds no slot is *hungry* and waits in line. While anybody
+does, no run is offered more than its share, so that one wide run cannot keep all slots for itself.
 """
 
 from __future__ import annotations
@@ -36,6 +36,8 @@ class Turns:
         self._lines: dict[str, OrderedDict[Held, None]] = {mode: OrderedDict() for mode in modes}
         self._free: dict[str, int] = dict.fromkeys(self._lines, 0)
         self._all = {mode: sum(e.free(mode) for e in self._executors) for mode in self._lines}
+        self._shares: dict[str, int] = dict(self._all)
+        self._crowd = 0
         self.closed = False
 
     def count(self) -> None:
@@ -43,6 +45,9 @@ class Turns:
         for mode in self._free:
             free = sum(executor.free(mode) for executor in self._executors)
             self._free[mode] = 0 if self.closed else free
+        if self._crowd:
+            for mode, line in self._lines.items():
+                self._shares[mode] = max(1, self._all[mode] // (len(line) + 1))
 
     def offer(self, held: Held, ending: int) -> Mapping[str, int]:
         """How many slots by mode this run may take now. Empty: it must start nothing.
@@ -51,11 +56,14 @@ class Turns:
         """
         if self.closed:
             return _NONE
-        if not any(self._lines.values()):
+        if not self._crowd:
             return self._free
-        flying = (held.run.in_flight if held.run else 0) - ending
+        flying = (held.run.in_flight if held.run is not None else 0) - ending
+        if flying <= 0:
+            return self._free  # what it frees in this batch is little; its share binds it from now
         return {
-            mode: min(free, max(0, self._share(mode) - flying)) for mode, free in self._free.items()
+            mode: min(free, max(0, self._shares[mode] - flying))
+            for mode, free in self._free.items()
         }
 
     def took(self, starts: Iterable[Start]) -> None:
@@ -67,15 +75,23 @@ class Turns:
         """This run could start something: it waits for a slot of each mode that has none left."""
         for mode, line in self._lines.items():
             if self._free[mode] <= 0:
-                line.setdefault(held)
+                line[held] = None
+                if not held.hungry:
+                    held.hungry = True
+                    self._crowd += 1
 
     def leave(self, held: Held) -> None:
         """This run waits no more."""
-        for line in self._lines.values():
-            line.pop(held, None)
+        if held.hungry:
+            held.hungry = False
+            self._crowd -= 1
+            for line in self._lines.values():
+                line.pop(held, None)
 
     def next(self) -> Held | None:
         """The run whose turn it is, out of all lines; None: nobody waits, or nothing is free."""
+        if not self._crowd:
+            return None
         for mode, line in self._lines.items():
             if line and self._free[mode] > 0:
                 held = next(iter(line))
@@ -90,12 +106,6 @@ class Turns:
             for mode in self._all
         )
 
-    def __contains__(self, held: Held) -> bool:
-        return any(held in line for line in self._lines.values())
-
     def __len__(self) -> int:
-        """How many wait in the longest line."""
-        return max(map(len, self._lines.values()))
-
-    def _share(self, mode: str) -> int:
-        return max(1, self._all[mode] // (len(self._lines[mode]) + 1))
+        """How many wait, in whatever lines."""
+        return self._crowd

@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 from itertools import chain
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
 from tallystick.core.messages import RunEndKind
 from tallystick.errors import TallyError
+
+ANY: Final = ""
+"""In place of a run's id: whichever changes next."""
 
 
 class End(msgspec.Struct, frozen=True):
@@ -53,8 +56,8 @@ class Watchers:
                 future.set_result(end)
 
     def changed(self, run: str) -> None:
-        """Wake everybody who waits for this run."""
-        for future in self._waiting.pop(run, ()):
+        """Wake everybody who waits for this run, or for any."""
+        for future in (*self._waiting.pop(run, ()), *self._waiting.pop(ANY, ())):
             if not future.done():
                 future.set_result(None)
 

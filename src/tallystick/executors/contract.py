@@ -27,7 +27,7 @@ StopReason: TypeAlias = Literal["timeout", "cancel", "grace", "lost"]
 engine's grace, or the loss of the run's authority."""
 
 
-class Call(msgspec.Struct, frozen=True):
+class Call(msgspec.Struct, frozen=True, gc=False):
     """One dispatch, as it is handed over. Everything comes from the stored intent.
 
     identity  64 hex digits: the idempotency key that the outside sees
@@ -45,7 +45,7 @@ class Call(msgspec.Struct, frozen=True):
     workflow: str = ""
 
 
-class Receipt(msgspec.Struct, frozen=True):
+class Receipt(msgspec.Struct, frozen=True, gc=False):
     """The statement "I accepted this (identity, dispatch) at this time".
 
     accepted_at  the executor's own instant, ms · handle: what it needs to observe or cancel later
@@ -58,27 +58,27 @@ class Receipt(msgspec.Struct, frozen=True):
     handle: str = ""
 
 
-class NotAcceptedYet(msgspec.Struct, frozen=True):
+class NotAcceptedYet(msgspec.Struct, frozen=True, gc=False):
     """Observation: nothing here shows an acceptance. By itself no proof that there is none."""
 
 
-class Running(msgspec.Struct, frozen=True):
+class Running(msgspec.Struct, frozen=True, gc=False):
     """Observation: accepted, not over, and it will report to whoever asked."""
 
 
-class Ended(msgspec.Struct, frozen=True):
+class Ended(msgspec.Struct, frozen=True, gc=False):
     """Observation: it is over, and this is how. Never `GivenUp`, `Interrupted`."""
 
     end: DispatchEnd
 
 
-class UnknownFate(msgspec.Struct, frozen=True):
+class UnknownFate(msgspec.Struct, frozen=True, gc=False):
     """Observation: nobody here can say any more."""
 
     reason: str
 
 
-class Unreachable(msgspec.Struct, frozen=True):
+class Unreachable(msgspec.Struct, frozen=True, gc=False):
     """Observation: the place could not be asked now. Decides nothing."""
 
     reason: str
@@ -87,7 +87,7 @@ class Unreachable(msgspec.Struct, frozen=True):
 Observation: TypeAlias = NotAcceptedYet | Running | Ended | UnknownFate | Unreachable
 
 
-class Statement(msgspec.Struct, frozen=True):
+class Statement(msgspec.Struct, frozen=True, gc=False):
     """What a transactional function hands back with `ctx.write`.
 
     expect_rows  number of rows it must change; None: any

@@ -45,22 +45,28 @@ Row: TypeAlias = tuple[object, ...]
 _read_intent = msgspec.json.Decoder(Intent).decode
 _write_intent = msgspec.json.Encoder(order="sorted").encode
 
-RANKS: Mapping[type, tuple[int, str]] = {
-    InsertTerms: (0, "insert_terms"),
-    InsertActivation: (1, "insert_activation"),
-    InsertAttempt: (2, "insert_attempt"),
-    AttachReceipt: (3, "attach_receipt"),
-    RequestTimeout: (4, "request_timeout"),
-    EndDispatch: (5, "end_dispatch"),
-    MarkDoubt: (6, "mark_doubt"),
-    SetResolution: (7, "set_resolution"),
-    BeginDispatch: (8, "begin_dispatch"),
-    SetOutcome: (9, "set_outcome"),
-    Abandon: (10, "abandon"),
-    CountActivation: (11, "count_activation"),
-    EndActivation: (12, "end_activation"),
-}
+KINDS: tuple[tuple[type, str], ...] = (
+    (InsertTerms, "insert_terms"),
+    (InsertActivation, "insert_activation"),
+    (InsertAttempt, "insert_attempt"),
+    (AttachReceipt, "attach_receipt"),
+    (RequestTimeout, "request_timeout"),
+    (EndDispatch, "end_dispatch"),
+    (MarkDoubt, "mark_doubt"),
+    (SetResolution, "set_resolution"),
+    (BeginDispatch, "begin_dispatch"),
+    (SetOutcome, "set_outcome"),
+    (Abandon, "abandon"),
+    (CountActivation, "count_activation"),
+    (EndActivation, "end_activation"),
+)
 """The order in which kinds of facts are written within a stage, and the statement of each."""
+
+STAGE = 16
+"""Stage and rank make one number: rank + STAGE × stage. There are fewer kinds than this."""
+
+_RANK = {kind: rank for rank, (kind, _) in enumerate(KINDS)}
+_OF_ACTIVATION = {_RANK[kind] for kind in (InsertActivation, CountActivation, EndActivation)}
 
 
 class Write(NamedTuple):
@@ -90,7 +96,7 @@ class Plan:
     statements  what users asked for, each with the index of its transition
     positions   of the last event of each transition
     numbers     of all runs of the batch, also those given to new ones
-    terms       digests of the terms that the batch brings
+    contents    digests of the terms and bindings that the batch brings
     """
 
     guards: list[Write] = field(default_factory=list)
@@ -98,7 +104,7 @@ class Plan:
     statements: list[tuple[int, UserStatement]] = field(default_factory=list)
     positions: list[int] = field(default_factory=list)
     numbers: dict[str, int] = field(default_factory=dict)
-    terms: set[bytes] = field(default_factory=set)
+    contents: set[bytes] = field(default_factory=set)
 
 
 def fault_of(transition: Transition) -> str | None:
@@ -122,18 +128,18 @@ def plan(
     numbers: Mapping[str, int],
     position: int,
     run_no: int,
-    known_terms: AbstractSet[bytes],
+    known_contents: AbstractSet[bytes],
     blobs: Blobs,
 ) -> Plan:
     """Plan a batch of well-formed transitions of different runs.
 
     numbers      of the runs that exist
     position     of the newest event in the store · run_no: the highest in use
-    known_terms  digests that are stored already
+    known_contents  digests of terms and bindings that are stored already
     """
     made = Plan()
     guards: dict[str, list[Row]] = {}
-    staged: dict[tuple[int, int, str], list[Row]] = {}
+    staged: dict[int, list[Row]] = {}
     events: list[Row] = []
     payloads: list[Row] = []
     for index, transition in enumerate(batch):
@@ -143,9 +149,9 @@ def plan(
         else:
             number = numbers[transition.run]
         made.numbers[transition.run] = number
-        _guard(guards, transition, number)
+        _guard(guards, transition, number, known_contents, made.contents)
         if transition.facts:
-            _stage(staged, transition, number, known_terms, made.terms)
+            _stage(staged, transition, number, known_contents, made.contents)
         for sealed in transition.events:
             position += 1
             sequence = sealed.sequence
@@ -158,7 +164,7 @@ def plan(
         made.positions.append(position)
         made.statements += [(index, statement) for statement in transition.statements]
     made.guards = [Write(name, guards[name]) for name in GUARDS if name in guards]
-    made.rows = [Write(key[2], staged[key]) for key in sorted(staged)]
+    made.rows = [Write(KINDS[at % STAGE][1], staged[at]) for at in sorted(staged)]
     made.rows.append(Write("insert_event", events))
     if payloads:
         made.rows.append(Write("insert_payload", payloads))
@@ -169,10 +175,17 @@ GUARDS = ("insert_bindings", "insert_run", "advance_run", "finish_run", "move_ru
 """The statements that guard a batch, in the order in which they run."""
 
 
-def _guard(guards: dict[str, list[Row]], transition: Transition, number: int) -> None:
+def _guard(
+    guards: dict[str, list[Row]],
+    transition: Transition,
+    number: int,
+    known_contents: AbstractSet[bytes],
+    brought: set[bytes],
+) -> None:
     header = astuple(transition.header)
     if transition.expected is None:
-        _insert_run(guards, transition, number, header)
+        digest = _bring_bindings(guards, transition, known_contents, brought)
+        _insert_run(guards, transition, number, digest, header)
         return
     held = (number, *astuple(transition.expected))
     if transition.authority is not None or transition.release:
@@ -191,13 +204,27 @@ def _moved(transition: Transition) -> Row:
     return astuple(transition.authority)
 
 
+def _bring_bindings(
+    guards: dict[str, list[Row]],
+    transition: Transition,
+    known_contents: AbstractSet[bytes],
+    brought: set[bytes],
+) -> bytes:
+    """The digest of a new run's bindings, which are written unless they are there already."""
+    assert transition.new_run is not None
+    body = transition.new_run.bindings
+    digest = hashlib.sha256(b"tcj1:bindings\n" + body).digest()
+    if digest not in known_contents and digest not in brought:
+        brought.add(digest)
+        guards.setdefault("insert_bindings", []).append((digest, body.decode()))
+    return digest
+
+
 def _insert_run(
-    guards: dict[str, list[Row]], transition: Transition, number: int, header: Row
+    guards: dict[str, list[Row]], transition: Transition, number: int, bindings: bytes, header: Row
 ) -> None:
     new, owner = transition.new_run, transition.authority
     assert new is not None
-    digest = hashlib.sha256(b"tcj1:bindings\n" + new.bindings).digest()
-    guards.setdefault("insert_bindings", []).append((digest, new.bindings.decode()))
     guards.setdefault("insert_run", []).append(
         (
             number,
@@ -207,7 +234,7 @@ def _insert_run(
             new.definition,
             new.workflow,
             new.semantics,
-            digest,
+            bindings,
             new.limits.decode(),
             new.admitted_at,
             new.deadline,
@@ -218,31 +245,43 @@ def _insert_run(
 
 
 def _stage(
-    staged: dict[tuple[int, int, str], list[Row]],
+    staged: dict[int, list[Row]],
     transition: Transition,
     number: int,
-    known_terms: AbstractSet[bytes],
-    terms: set[bytes],
+    known_contents: AbstractSet[bytes],
+    brought: set[bytes],
 ) -> None:
-    reached: dict[tuple[object, ...], tuple[int, int]] = {}
+    """Sort the facts of one transition into `staged`, by the number of their stage and rank."""
+    reached: dict[tuple[object, ...], int] = {}
     for fact in transition.facts:
-        rank, statement = RANKS[type(fact)]
+        at = _RANK[type(fact)]
         if isinstance(fact, InsertTerms):
-            if fact.digest not in known_terms and fact.digest not in terms:
-                terms.add(fact.digest)
-                row: Row = (fact.digest, fact.body.decode())
-                staged.setdefault((0, rank, statement), []).append(row)
-            continue
-        target = (fact.node, fact.instance, getattr(fact, "attempt", None))
-        stage, before = reached.get(target, (0, -1))
-        if before >= rank:
-            stage += 1
-        reached[target] = (stage, rank)
-        if isinstance(fact, InsertAttempt):
-            row = _intent_row(fact, transition.run, number)
+            if fact.digest in known_contents or fact.digest in brought:
+                continue
+            brought.add(fact.digest)
+            row: Row = (fact.digest, fact.body.decode())
         else:
-            row = (number, *astuple(fact))
-        staged.setdefault((stage, rank, statement), []).append(row)
+            attempt = None if at in _OF_ACTIVATION else fact.attempt  # type: ignore[union-attr]  # by rank
+            target = (fact.node, fact.instance, attempt)
+            before = reached.get(target)
+            if before is not None:
+                at = _after(before, at)
+            reached[target] = at
+            if isinstance(fact, InsertAttempt):
+                row = _intent_row(fact, transition.run, number)
+            else:
+                row = (number, *astuple(fact))
+        rows = staged.get(at)
+        if rows is None:
+            staged[at] = [row]
+        else:
+            rows.append(row)
+
+
+def _after(before: int, rank: int) -> int:
+    """The first number of this rank after a number that the same row has reached."""
+    at = before - before % STAGE + rank
+    return at if at > before else at + STAGE
 
 
 def _intent_row(fact: InsertAttempt, run: str, number: int) -> Row:

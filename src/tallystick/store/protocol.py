@@ -27,7 +27,7 @@ from tallystick.core.identity import Authority
 from tallystick.core.messages import Payload
 
 
-class UserStatement(msgspec.Struct, frozen=True):
+class UserStatement(msgspec.Struct, frozen=True, gc=False):
     """A statement that a transactional function handed back. Runs under an authorizer.
 
     expect_rows  number of rows it must change; None: any
@@ -38,7 +38,7 @@ class UserStatement(msgspec.Struct, frozen=True):
     expect_rows: int | None = None
 
 
-class Expected(msgspec.Struct, frozen=True):
+class Expected(msgspec.Struct, frozen=True, gc=False):
     """The guard of a run that exists: who may write it, and after which event. token None.
 
     Unclaimed.
@@ -49,7 +49,7 @@ class Expected(msgspec.Struct, frozen=True):
     sequence: int
 
 
-class Transition(msgspec.Struct, frozen=True):
+class Transition(msgspec.Struct, frozen=True, gc=False):
     """One committed step of a run. The unit of atomicity.
 
     id         random, positive, 63 bits, kept with each of its events
@@ -70,26 +70,26 @@ class Transition(msgspec.Struct, frozen=True):
     statements: tuple[UserStatement, ...] = ()
 
 
-class Committed(msgspec.Struct, frozen=True):
+class Committed(msgspec.Struct, frozen=True, gc=False):
     """It is on disk. position: store-wide number of its last event."""
 
     position: int
 
 
-class AuthorityMoved(msgspec.Struct, frozen=True):
+class AuthorityMoved(msgspec.Struct, frozen=True, gc=False):
     """The run's authority or sequence is not the expected one. Nothing of it was written."""
 
     seen: Expected | None
 
 
-class KeyTaken(msgspec.Struct, frozen=True):
+class KeyTaken(msgspec.Struct, frozen=True, gc=False):
     """The idempotency key belongs to another run. Nothing was written."""
 
     run: str
     request: bytes
 
 
-class StatementRefused(msgspec.Struct, frozen=True):
+class StatementRefused(msgspec.Struct, frozen=True, gc=False):
     """A user statement failed, was forbidden or touched other rows. Nothing was written.
 
     kind  `conflict` (rows, constraint) or `forbidden` (engine table, PRAGMA, ATTACH, transaction)
@@ -99,13 +99,13 @@ class StatementRefused(msgspec.Struct, frozen=True):
     message: str
 
 
-class EpochMoved(msgspec.Struct, frozen=True):
+class EpochMoved(msgspec.Struct, frozen=True, gc=False):
     """Another engine epoch holds: the whole batch was refused and the engine must stop."""
 
     epoch: int
 
 
-class RowRefused(msgspec.Struct, frozen=True):
+class RowRefused(msgspec.Struct, frozen=True, gc=False):
     """A guard of the schema refused a row: stored facts would contradict each other. Damage."""
 
     message: str
@@ -116,7 +116,7 @@ Answer: TypeAlias = (
 )
 
 
-class StoredRun(msgspec.Struct, frozen=True):
+class StoredRun(msgspec.Struct, frozen=True, gc=False):
     """A run's row as read."""
 
     new: NewRun
@@ -127,7 +127,7 @@ class StoredRun(msgspec.Struct, frozen=True):
     damaged: str | None = None
 
 
-class StoredEvent(msgspec.Struct, frozen=True):
+class StoredEvent(msgspec.Struct, frozen=True, gc=False):
     """An event as read. payload None: it never had one, or it was deleted."""
 
     run: str
@@ -139,7 +139,7 @@ class StoredEvent(msgspec.Struct, frozen=True):
     payload: Payload | None
 
 
-class EngineRow(msgspec.Struct, frozen=True):
+class EngineRow(msgspec.Struct, frozen=True, gc=False):
     """One opening of the store by an engine. `ended` None: it has not said that it ended.
 
     lock_path, lock_device, lock_inode  the instance's own lock file, as recorded at its start
@@ -160,7 +160,7 @@ class EngineRow(msgspec.Struct, frozen=True):
     ended_at: int | None = None
 
 
-class RunFilter(msgspec.Struct, frozen=True):
+class RunFilter(msgspec.Struct, frozen=True, gc=False):
     """Which runs a list shows. All given conditions hold. None: any.
 
     before  run numbers below this (a page's last `number`), newest first
@@ -173,11 +173,28 @@ class RunFilter(msgspec.Struct, frozen=True):
     limit: int = 100
 
 
-class ListedRun(msgspec.Struct, frozen=True):
+class ListedRun(msgspec.Struct, frozen=True, gc=False):
     """One line of a list. `number` is the store's own, rising with admission."""
 
     number: int
     stored: StoredRun
+
+
+class RunCount(msgspec.Struct, frozen=True):
+    """So many runs are in one state. engine: who owns them; None: nobody, or they have ended."""
+
+    status: str
+    reason: str | None
+    engine: str | None
+    damaged: bool
+    count: int
+
+
+AttemptKey: TypeAlias = tuple[str, str, int]
+"""Node path, instance path, attempt number: the order in which attempts are listed."""
+
+PENDING_MAX = 100
+"""Open attempts in one page."""
 
 
 class Store(Protocol):
@@ -212,12 +229,28 @@ class Store(Protocol):
         """A run's row. Raises `NotFound`."""
         ...
 
+    async def listed(self, run: str) -> ListedRun:
+        """A run's row with its number. Raises `NotFound`."""
+        ...
+
     async def run_by_key(self, key: str) -> StoredRun | None:
         """The run that an idempotency key belongs to, or None."""
         ...
 
     async def runs(self, which: RunFilter) -> list[ListedRun]:
         """A page of runs, newest first."""
+        ...
+
+    async def find(self, beginning: str, *, limit: int) -> list[str]:
+        """Ids that begin with this text, in their order."""
+        ...
+
+    async def counts(self) -> list[RunCount]:
+        """How many runs are in each state."""
+        ...
+
+    async def halted(self, *, after: int, limit: int) -> list[ListedRun]:
+        """Unfinished runs in doubt, waiting or damaged, by number, oldest first, above `after`."""
         ...
 
     async def unfinished(self, *, after: int, limit: int) -> list[ListedRun]:
@@ -228,12 +261,30 @@ class Store(Protocol):
         """A run's events in order, above sequence `after`, read in bounded pages."""
         ...
 
+    async def position(self) -> int:
+        """The number of the newest event of all runs; 0: there is none."""
+        ...
+
+    async def feed(self, *, after: int, limit: int) -> list[StoredEvent]:
+        """Events of all runs above a position, in the order of their commits."""
+        ...
+
     async def payload(self, run: str, sequence: int) -> Payload | None:
         """The payload that the event of this number cites, or None if there is none (any more)."""
         ...
 
     async def attempts(self, run: str) -> list[AttemptRow]:
         """All attempt rows of a run, in (node, instance, attempt) order."""
+        ...
+
+    async def pending(
+        self, run: str, *, after: AttemptKey = ("", "", 0), limit: int = PENDING_MAX
+    ) -> list[AttemptRow]:
+        """Open attempts in (node, instance, attempt) order, those after `after`, a page of them.
+
+        limit  at most `PENDING_MAX`. A scan from the beginning, page by page, leaves out none that
+               was open when it began and still is. Writes nothing.
+        """
         ...
 
     async def activations(self, run: str) -> list[ActivationRow]:
@@ -260,7 +311,7 @@ class Store(Protocol):
         ...
 
 
-class AttemptRow(msgspec.Struct, frozen=True):
+class AttemptRow(msgspec.Struct, frozen=True, gc=False):
     """An attempt as stored; see schema.sql for the columns."""
 
     node: str
@@ -286,7 +337,7 @@ class AttemptRow(msgspec.Struct, frozen=True):
     abandoned_at: int | None
 
 
-class ActivationRow(msgspec.Struct, frozen=True):
+class ActivationRow(msgspec.Struct, frozen=True, gc=False):
     """An activation as stored. status None: live."""
 
     node: str

@@ -44,7 +44,7 @@ LOG_GROW_FREE_BYTES = 256 * 1024 * 1024
 """It is left alone on a disk with less free space than this."""
 CACHED_STATEMENTS = 500
 REMEMBERED_MAX = 100_000
-"""How many run numbers and terms a session remembers before it starts again."""
+"""How many run numbers and contents a session remembers before it starts again."""
 
 SqliteStore = ThreadedStore
 
@@ -61,7 +61,7 @@ class SqliteSession:
         self._gate = Gate()
         self._texts: dict[tuple[str, int], str] = {}
         self._numbers: dict[str, int] = {}
-        self._terms: set[bytes] = set()
+        self._contents: set[bytes] = set()
         self._broken: TallyError | None = None
         self._may_grow = may_grow
         self._fault = fault
@@ -74,9 +74,9 @@ class SqliteSession:
     # Transactions
 
     @property
-    def known_terms(self) -> AbstractSet[bytes]:
-        """Digests of terms that are stored."""
-        return self._terms
+    def known_contents(self) -> AbstractSet[bytes]:
+        """Digests of terms and bindings that are known to be stored."""
+        return self._contents
 
     def begin(self) -> Snapshot:
         if self._broken is not None:
@@ -154,12 +154,12 @@ class SqliteSession:
         rows = self.rows("holder_of_key", (key,))
         return (rows[0][0], rows[0][1]) if rows else None
 
-    def remember(self, numbers: Mapping[str, int], terms: AbstractSet[bytes]) -> None:
-        if len(self._numbers) + len(self._terms) > REMEMBERED_MAX:
+    def remember(self, numbers: Mapping[str, int], contents: AbstractSet[bytes]) -> None:
+        if len(self._numbers) + len(self._contents) > REMEMBERED_MAX:
             self._numbers.clear()
-            self._terms.clear()
+            self._contents.clear()
         self._numbers.update(numbers)
-        self._terms.update(terms)
+        self._contents.update(contents)
 
     # Reading
 

@@ -8,7 +8,7 @@ reads in the thread that writes.
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from typing import Any, Protocol
 
 from msgspec.structs import astuple, replace
@@ -21,11 +21,14 @@ from tallystick.store.faults import Fault
 from tallystick.store.files import INLINE_MAX, Blobs
 from tallystick.store.plan import BlobName, Write
 from tallystick.store.protocol import (
+    PENDING_MAX,
     ActivationRow,
     Answer,
+    AttemptKey,
     AttemptRow,
     EngineRow,
     ListedRun,
+    RunCount,
     RunFilter,
     StoredEvent,
     StoredRun,
@@ -46,6 +49,8 @@ PAGE_EVENTS = 256
 PAGE_BYTES = 1024 * 1024
 """Events are read in pages of at most this many, and of this many bytes beyond the first one."""
 LIST_MAX = 1000
+LAST_CHARACTER = "\U0010ffff"
+"""No id contains it: what begins with a text sorts below that text and this."""
 
 
 class Reader(Protocol):
@@ -214,10 +219,14 @@ class ThreadedStore:
 
     async def run(self, run: str) -> StoredRun:
         """See `protocol.Store`."""
+        return (await self.listed(run)).stored
+
+    async def listed(self, run: str) -> ListedRun:
+        """See `protocol.Store`."""
         rows = await self._rows("read_run", run)
         if not rows:
             raise NotFound(f"no run {run}", facts={"run": run})
-        return codec.listed_run(rows[0]).stored
+        return codec.listed_run(rows[0])
 
     async def run_by_key(self, key: str) -> StoredRun | None:
         """See `protocol.Store`."""
@@ -236,6 +245,23 @@ class ThreadedStore:
         )
         return [codec.listed_run(row) for row in rows]
 
+    async def find(self, beginning: str, *, limit: int) -> list[str]:
+        """See `protocol.Store`."""
+        rows = await self._rows("find_runs", beginning, beginning + LAST_CHARACTER, limit)
+        return [row[0] for row in rows]
+
+    async def counts(self) -> list[RunCount]:
+        """See `protocol.Store`."""
+        return [
+            RunCount(status, reason, engine, bool(damaged), count)
+            for status, reason, engine, damaged, count in await self._rows("count_runs")
+        ]
+
+    async def halted(self, *, after: int, limit: int) -> list[ListedRun]:
+        """See `protocol.Store`."""
+        rows = await self._rows("list_halted", after, min(limit, LIST_MAX))
+        return [codec.listed_run(row) for row in rows]
+
     async def unfinished(self, *, after: int, limit: int) -> list[ListedRun]:
         """See `protocol.Store`."""
         rows = await self._rows("list_unfinished", after, min(limit, LIST_MAX))
@@ -252,10 +278,29 @@ class ThreadedStore:
         return await self._reading.do(lambda: self._read_page(run, after))
 
     def _read_page(self, run: str, after: int) -> list[StoredEvent]:
+        rows = self._fresh().rows("read_events", (run, after, PAGE_EVENTS))
+        return self._events_of((run, *row) for row in rows)
+
+    async def position(self) -> int:
+        """See `protocol.Store`."""
+        position: int = (await self._rows("snapshot"))[0][1]
+        return position
+
+    async def feed(self, *, after: int, limit: int) -> list[StoredEvent]:
+        """See `protocol.Store`. Ends early where the events weigh much."""
+
+        def read() -> list[StoredEvent]:
+            rows = self._fresh().rows("feed", (after, min(limit, PAGE_EVENTS)))
+            return self._events_of(rows)
+
+        return await self._reading.do(read)
+
+    def _events_of(self, rows: Iterable[Row]) -> list[StoredEvent]:
+        """Rows as events, until they weigh too much for one page."""
         page: list[StoredEvent] = []
         weight = 0
-        for row in self._fresh().rows("read_events", (run, after, PAGE_EVENTS)):
-            position, sequence, transition, envelope, digest, *cited = row
+        for row in rows:
+            run, position, sequence, transition, envelope, digest, *cited = row
             weight += len(envelope) + (cited[3] or len(cited[1] or ""))
             if page and weight > PAGE_BYTES:
                 break
@@ -287,6 +332,16 @@ class ThreadedStore:
     async def attempts(self, run: str) -> list[AttemptRow]:
         """See `protocol.Store`. `MaintenanceRequired` where a row differs from its intent."""
         return [codec.attempt_row(run, row) for row in await self._rows("read_attempts", run)]
+
+    async def pending(
+        self, run: str, *, after: AttemptKey = ("", "", 0), limit: int = PENDING_MAX
+    ) -> list[AttemptRow]:
+        """See `protocol.Store`."""
+        most = max(1, min(limit, PENDING_MAX))
+        return [
+            codec.attempt_row(run, row)
+            for row in await self._rows("read_pending", run, *after, most)
+        ]
 
     async def activations(self, run: str) -> list[ActivationRow]:
         """See `protocol.Store`."""

@@ -57,8 +57,8 @@ class Session(Protocol):
     """
 
     @property
-    def known_terms(self) -> AbstractSet[bytes]:
-        """Digests of terms that are stored."""
+    def known_contents(self) -> AbstractSet[bytes]:
+        """Digests of terms and bindings that are known to be stored."""
         ...
 
     def begin(self) -> Snapshot:
@@ -105,7 +105,7 @@ class Session(Protocol):
         """The run that a key belongs to, and its request."""
         ...
 
-    def remember(self, numbers: Mapping[str, int], terms: AbstractSet[bytes]) -> None:
+    def remember(self, numbers: Mapping[str, int], contents: AbstractSet[bytes]) -> None:
         """Keep what a committed plan brought."""
         ...
 
@@ -164,7 +164,7 @@ def _together(session: Session, batch: Batch, fault: Fault) -> list[Answer]:
         session.run_user(statement)
     fault("commit.after-rows")
     _commit(session, fault)
-    session.remember(made.numbers, made.terms)
+    session.remember(made.numbers, made.contents)
     return [Committed(position) for position in made.positions]
 
 
@@ -197,7 +197,7 @@ def _plan(
             numbers=numbers,
             position=snapshot.position,
             run_no=snapshot.run_no,
-            known_terms=session.known_terms,
+            known_contents=session.known_contents,
             blobs=blobs,
         )
     except ValueError as error:
@@ -290,7 +290,7 @@ def _replayed(
         return answers
     _commit(session, fault)
     for made in brought:
-        session.remember(made.numbers, made.terms)
+        session.remember(made.numbers, made.contents)
     return answers
 
 

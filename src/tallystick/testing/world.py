@@ -6,8 +6,8 @@
         await run.result()
 
 Virtual time stands still while the engine's store is at work or something that was handed over is
-running, and jumps to the next timer as soon as neither is so. A test whose function never ends (to see
-its timeout) moves time itself: `await clock.advance(600_000)`.
+running, and jumps to the next timer as soon as neither is so. A test whose function never ends (to
+see its timeout) moves time itself: `await clock.advance(600_000)`.
 """
 
 from __future__ import annotations
@@ -168,11 +168,11 @@ def _wake(sleeper: asyncio.Future[None]) -> None:
 
 def entropy(seed: int) -> Entropy:
     """Randomness that is the same for every world of this seed."""
-    return Entropy(random.Random(seed).randbytes)
+    return Entropy(random.Random(seed).randbytes)  # noqa: S311  it is meant to be foreseen
 
 
 def world(
     clock: VirtualClock | None = None, *, seed: int = 0, faults: Faults | None = None
 ) -> World:
-    """A world of this seed. faults None: none, but copies are compared with the store all the same."""
+    """A world of this seed. faults None: none; copies are compared with the store all the same."""
     return World(clock or VirtualClock(), entropy(seed), faults or Faults())

@@ -15,7 +15,7 @@ import hashlib
 import inspect
 import re
 import typing
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
 
 import msgspec
@@ -78,6 +78,18 @@ class Signature:
             raise ArgumentsRefused(_readable(str(error), argument=True)) from error
         except Exception as error:  # a type of the user's that fails on its own terms
             raise ArgumentsRefused(f"{type(error).__name__}: {error}") from error
+
+    def misfit(self, names: Iterable[str]) -> str | None:
+        """Why arguments of these names cannot be passed, in one sentence; None: they can."""
+        given = set(names)
+        if self._rest is None and (unknown := sorted(given - self._names)):
+            return f"unknown argument {', '.join(unknown)}; it takes {self._taken()}"
+        needed = {it.name for it in msgspec.structs.fields(self._model) if it.required}
+        missing = sorted(needed - given)
+        return f"argument {', '.join(missing)} is missing" if missing else None
+
+    def _taken(self) -> str:
+        return ", ".join(it.name for it in msgspec.structs.fields(self._model)) or "none"
 
     def result(self, value: object) -> bytes:
         """Turn what the function returned into canonical JSON.

@@ -162,7 +162,7 @@ class FunctionExecutor:
             if reason == "grace":
                 dispatch.work.get_loop().call_later(self._linger_s, self._give_up_waiting, dispatch)
 
-    def close(self, timeout_s: float = 0.5) -> int:
+    def close(self, timeout_s: float = 0.1) -> int:
         """Let go of threads and watchdog. Returns how many threads still run a function."""
         if self._watchdog is not None:
             self._watchdog.stop()

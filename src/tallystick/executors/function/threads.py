@@ -39,7 +39,7 @@ class Threads:
                 self._add_thread()
         self._queue.put((context, work))
 
-    def close(self, timeout_s: float = 0.5) -> int:
+    def close(self, timeout_s: float = 0.1) -> int:
         """End the idle threads and those that become idle. Returns how many still run."""
         for _ in self._threads:
             self._queue.put(None)

@@ -221,6 +221,24 @@ WHERE run_no < :before
   AND (:key IS NULL OR key = :key)
 ORDER BY run_no DESC LIMIT :limit;
 
+-- name: find_runs (from, to, limit)
+-- Ids in a range, in their order.
+SELECT run_id FROM tally_run WHERE run_id >= :from AND run_id < :to ORDER BY run_id LIMIT :limit;
+
+-- name: count_runs ()
+-- How many runs are in each state. What an ended run's owner was is nobody's matter any more.
+SELECT
+  status, reason, CASE WHEN ended_at IS NULL THEN engine END AS owner, damaged IS NOT NULL AS is_damaged,
+  count(*)
+FROM tally_run GROUP BY status, reason, owner, is_damaged;
+
+-- name: list_halted (after, limit)
+-- Unfinished runs that may wait for a person, oldest first.
+SELECT * FROM tally_run_row
+WHERE ended_at IS NULL AND run_no > :after
+  AND (status IN ('in_doubt', 'waiting') OR damaged IS NOT NULL)
+ORDER BY run_no LIMIT :limit;
+
 -- name: list_unfinished (after, limit)
 -- Runs that have not ended, oldest first.
 SELECT * FROM tally_run_row
@@ -236,6 +254,16 @@ LEFT JOIN tally_payload AS p ON p.run_no = e.run_no AND p.sequence = e.sequence
 WHERE e.run_no = (SELECT run_no FROM tally_run WHERE run_id = :run_id) AND e.sequence > :after
 ORDER BY e.sequence LIMIT :limit;
 
+-- name: feed (after, limit)
+-- Events of all runs in the order of their commits, with what they cite.
+SELECT
+  r.run_id, e.position, e.sequence, e.transition_id, e.envelope, e.hash, p.salt, p.body, p.blob, p.size
+FROM tally_event AS e
+JOIN tally_run AS r ON r.run_no = e.run_no
+LEFT JOIN tally_payload AS p ON p.run_no = e.run_no AND p.sequence = e.sequence
+WHERE e.position > :after
+ORDER BY e.position LIMIT :limit;
+
 -- name: read_payload (run_id, sequence)
 -- What one event cites, with the envelope that cites it.
 SELECT e.envelope, p.salt, p.body, p.blob, p.size
@@ -247,6 +275,13 @@ WHERE e.run_no = (SELECT run_no FROM tally_run WHERE run_id = :run_id) AND e.seq
 -- All attempts of a run.
 SELECT * FROM tally_attempt_row WHERE run_no = (SELECT run_no FROM tally_run WHERE run_id = :run_id)
 ORDER BY node, instance, attempt;
+
+-- name: read_pending (run_id, node, instance, attempt, most)
+-- Open attempts of a run after a place in their order, a page of them.
+SELECT * FROM tally_attempt_row WHERE run_no = (SELECT run_no FROM tally_run WHERE run_id = :run_id)
+  AND outcome IS NULL AND abandoned_at IS NULL
+  AND (node, instance, attempt) > (:node, :instance, :attempt)
+ORDER BY node, instance, attempt LIMIT :most;
 
 -- name: read_activations (run_id)
 -- All visits of a run.

@@ -1,11 +1,11 @@
 """The command `tally`.
 
-    main ▶ app (words) ▶ verbs ▶ port ◀ connect ▶ tallystick.surfaces.client
-                           │
-                           ▼
-             documents ▶ pages, sayings ▶ screen
+    main ▶ border ▶ words ▶ verbs ▶ port ◀ connect ▶ tallystick.surfaces.client
+                              │
+                              ▼
+                documents ▶ pages, sayings ▶ screen
 
-`main` is the border: every error becomes a refusal on stderr and an exit code there, and nowhere
+At the border every error becomes a refusal on stderr and an exit code there, and nowhere
 else. `tally version` is answered before typer is imported.
 """
 
@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tallystick.surfaces.cli.app import app as app
+    from tallystick.surfaces.cli.words import app as app
 
 __all__ = ["app", "main"]
 
@@ -38,7 +38,7 @@ def main(words: Sequence[str] | None = None) -> int:
 
 def __getattr__(name: str) -> object:
     if name == "app":
-        from tallystick.surfaces.cli.app import app
+        from tallystick.surfaces.cli.words import app
 
         return app
     raise AttributeError(name)

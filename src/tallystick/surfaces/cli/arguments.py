@@ -1,6 +1,7 @@
 """What is typed after `--input` and `--output`, as JSON values.
 
     --input FILE        the JSON in a file           --input -      the JSON on standard input
+    --input '{…}'       the JSON itself, an object
     --input k=v         one field, may be repeated:
         k=text          a JSON number, true, false or null where the text is its canonical spelling
                         (5, -1, 2.5, true); everything else is a string (007, 1.10, hello)
@@ -39,6 +40,8 @@ def input_value(words: Sequence[str]) -> Value:
         return {}
     fields = [_FIELD.fullmatch(word) for word in words]
     if len(words) == 1 and fields[0] is None:
+        if words[0].lstrip().startswith("{"):
+            return _decoded(words[0], "--input", 'close what is open, and quote names with "')
         return _document(words[0], "--input")
     result: dict[str, Value] = {}
     for word, field in zip(words, fields, strict=True):

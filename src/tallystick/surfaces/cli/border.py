@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 import typer
 
 from tallystick.errors import TallyError
-from tallystick.surfaces.cli.app import app
+from tallystick.surfaces.cli.words import app
 
 # Typer carries a click of its own or uses the installed one; this names the parent in either.
 _USAGE: type[Exception] = next(
@@ -40,7 +40,7 @@ def carry_out(words: Sequence[str]) -> int:
     except _USAGE as error:
         return _usage(error, json=json)
     except Exception as error:  # noqa: BLE001  a defect has its own exit code, and is told in full
-        return _source_refused(error, json=json) or _defect(error, json=json)
+        return _defect(error, json=json)
     return code if isinstance(code, int) else 0
 
 
@@ -56,17 +56,6 @@ def _usage(error: Exception, *, json: bool) -> int:
     path = context.command_path if context is not None else "tally"
     message = error.format_message()  # type: ignore[attr-defined]  # every ClickException has it
     return _refuse(refusals.of_usage(message, f"{safe(path)} --help"), 2, json=json)
-
-
-def _source_refused(error: Exception, *, json: bool) -> int | None:
-    """The refusal of a source with problems; None if the error is something else."""
-    from tallystick.core.diagnostics import SourceRefused
-    from tallystick.surfaces.cli import refusals
-
-    if not isinstance(error, SourceRefused):
-        return None
-    problems = [refusals.problem_of(diagnostic) for diagnostic in error.diagnostics]
-    return _refuse(refusals.of_problems(problems), 2, json=json)
 
 
 def _defect(error: Exception, *, json: bool) -> int:

@@ -44,6 +44,7 @@ def run_page(run: RunDocument, style: Style, database: Sequence[str] = ()) -> li
     lines = [_headline(run, style), *_facts(run)]
     if run["failure"] is not None:
         lines += failure_lines(run["failure"], style)
+    lines += _waits(run, database)
     if run["steps"]:
         lines += ["", *_steps(run["steps"], style)]
     for doubt in run["doubts"]:
@@ -60,9 +61,7 @@ def end_page(run: RunDocument, style: Style, database: Sequence[str] = ()) -> li
         lines += failure_lines(run["failure"], style)
     for doubt in run["doubts"]:
         lines += ["", *doubt_lines(run["run"], doubt, style, database)]
-    if run["status"] == "waiting":
-        lines.append(f"  waits     for a person ({safe(run['reason'])})")
-    return lines
+    return [*lines, *_waits(run, database)]
 
 
 def doubt_lines(
@@ -83,7 +82,7 @@ def doubt_question(doubt: DoubtDocument, style: Style) -> list[str]:
     return [
         style.paint("in_doubt", f"In doubt: {step}, attempt {attempt}")
         + " may have happened, and nobody here can prove its outcome.",
-        f"  because   {safe(doubt['reason'])}",
+        f"  because   {safe(doubt['detail'] or doubt['reason'])}",
         f"  effect    {safe(doubt['effect'])}",
         f"  key       {safe(doubt['identity'])}",
         f"  since     {instant(doubt['since'])}",
@@ -92,10 +91,7 @@ def doubt_question(doubt: DoubtDocument, style: Style) -> list[str]:
 
 def resolved_page(run: RunDocument, step: str, style: Style, database: Sequence[str]) -> list[str]:
     """The run after a decision, and how it goes on."""
-    lines = [f"{safe(step)}: the decision is recorded", *end_page(run, style, database)]
-    if run["ended_at"] is None and not run["person"]:
-        lines.append(f"  next      {command(['tally', 'engine', *database, '--until-idle'])}")
-    return lines
+    return [f"{safe(step)}: the decision is recorded", *end_page(run, style, database)]
 
 
 def list_page(page: ListDocument, style: Style, database: Sequence[str] = ()) -> list[str]:
@@ -156,6 +152,18 @@ def failure_lines(failure: Mapping[str, object], style: Style) -> list[str]:
 def _headline(run: RunLine, style: Style) -> str:
     status = style.paint(run["status"], safe(_status(run)))
     return f"{style.paint('strong', safe(run['run']))}  {safe(run['workflow'])}  {status}"
+
+
+def _waits(run: RunLine, database: Sequence[str]) -> list[str]:
+    """Who has to act before a run goes on, if it is not its engine."""
+    if run["status"] != "waiting":
+        return []
+    if run["person"]:
+        return [f"  waits     for a person ({safe(run['reason'])})"]
+    if run["reason"] not in ("owner", "start"):
+        return []
+    carry_on = command(["tally", "engine", *database, "--until-idle"])
+    return [f"  waits     for an engine: {carry_on}"]
 
 
 def _status(run: RunLine) -> str:

@@ -7,9 +7,10 @@ means that there is no such thing (yet).
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from asyncio import Event
+from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import AbstractAsyncContextManager
-from typing import Literal, Protocol, TypeAlias, TypedDict
+from typing import Literal, NamedTuple, Protocol, TypeAlias, TypedDict
 
 from tallystick.core.values import Value
 
@@ -28,6 +29,14 @@ class Failure(TypedDict):
 
     kind: str
     message: str
+
+
+class Started(NamedTuple):
+    """A run that exists. after: number of its newest event when it was found; 0 for a new one."""
+
+    run: str
+    created: bool
+    after: int
 
 
 class StepDocument(TypedDict):
@@ -53,6 +62,7 @@ class DoubtDocument(TypedDict):
     """An attempt that may have happened: what a person needs to find out, and to decide.
 
     identity  the idempotency key that the outside saw (hex) · since: when it went in doubt
+    reason    in a word · detail: in a sentence, or None
     """
 
     step: str
@@ -61,6 +71,7 @@ class DoubtDocument(TypedDict):
     effect: str
     identity: str
     reason: str
+    detail: str | None
     since: int
 
 
@@ -145,10 +156,10 @@ class Tally(Protocol):
         """
         ...
 
-    async def start(self, file: str, *, value: Value, key: str | None, root: str | None) -> str:
-        """Compile, admit, and return the run's id once it is durable. A repeat by key: the same id.
+    async def start(self, file: str, *, value: Value, key: str | None, root: str | None) -> Started:
+        """Compile, admit, and return once the run is durable. A repeat by key: the same run.
 
-        Raises `SourceRefused` with all problems of the source.
+        Raises `InvalidRequest` with all problems of the source among its facts.
         """
         ...
 
@@ -172,8 +183,12 @@ class Tally(Protocol):
         """The run's events so far above sequence `after`, its hash chain checked on the way."""
         ...
 
-    def follow(self, run: str | None) -> AsyncIterator[EventDocument]:
-        """Events as committed: all of one run, to its end; None: of every run, from now on."""
+    def follow(self, run: str, *, after: int) -> AsyncIterator[EventDocument]:
+        """Events of one run above sequence `after` as they are committed, to its end."""
+        ...
+
+    def news(self, kinds: Collection[str], until: Event) -> AsyncIterator[EventDocument]:
+        """Events of these kinds of every run since this opening; ends once `until` is set."""
         ...
 
     async def settled(self, run: str) -> RunDocument:
@@ -202,8 +217,13 @@ class Tally(Protocol):
 class Opener(Protocol):
     """How the commands reach a database, and a compiler that needs none."""
 
-    def open(self, database: str | None, *, role: Role) -> AbstractAsyncContextManager[Tally]:
-        """Open. None: `.tally/tally.db`. As `client` nothing is created: `NotFound` instead."""
+    def open(
+        self, database: str | None, *, role: Role, file: str | None = None
+    ) -> AbstractAsyncContextManager[Tally]:
+        """Open. None: `.tally/tally.db`. As `client` nothing is created: `NotFound` instead.
+
+        file  a source that will be started: it is compiled before anything is opened or created
+        """
         ...
 
     def validate(self, file: str, *, import_code: bool, root: str | None) -> ValidDocument:

@@ -3,37 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from tallystick.errors import Fact, TallyError
-from tallystick.surfaces.render import safe, safe_lines
+from tallystick.surfaces.render import command, instant, preview, safe, safe_lines
 
 if TYPE_CHECKING:
-    from tallystick.core.diagnostics import Diagnostic
     from tallystick.surfaces.cli.port import ProblemDocument
     from tallystick.surfaces.cli.screen import Style
-
-
-def problem_of(diagnostic: Diagnostic) -> ProblemDocument:
-    """A diagnostic of the compiler as JSON."""
-    return {
-        "file": diagnostic.file,
-        "line": diagnostic.line,
-        "column": diagnostic.column,
-        "code": diagnostic.code,
-        "message": diagnostic.message,
-        "remedy": diagnostic.remedy,
-    }
 
 
 def of_problems(problems: list[ProblemDocument]) -> dict[str, object]:
     """The refusal of a source that has problems."""
     count = len(problems)
+    file = problems[0]["file"]
     return {
         **of_usage(f"{count} problem{'s' if count != 1 else ''} in the definition", None),
         "code": "definition-invalid",
         "check": "definition",
-        "next_step": "repair what is named above, then: tally validate FILE",
+        "next_step": f"repair it, then: {command(['tally', 'validate', file])}",
         "problems": problems,
     }
 
@@ -43,9 +31,8 @@ def of_error(error: TallyError) -> dict[str, object]:
     document = error.as_json()
     facts = dict(error.facts)
     problems = facts.get("problems")
-    if isinstance(problems, list) and all(isinstance(problem, dict) for problem in problems):
-        del facts["problems"]
-        return {**document, "facts": facts, "problems": problems}
+    if error.code == "definition-invalid" and isinstance(problems, list) and problems:
+        return of_problems(cast("list[ProblemDocument]", problems))
     return {**document, "problems": []}
 
 
@@ -76,11 +63,23 @@ def page(document: Mapping[str, object], style: Style) -> list[str]:
     else:
         lines.append(f"  code    {safe(document.get('code'))}")
     facts = document.get("facts")
-    for name, value in facts.items() if isinstance(facts, dict) else ():
-        lines.append(f"  {safe(name).ljust(7)} {safe(value)}")
+    told = {safe(name): value for name, value in facts.items()} if isinstance(facts, dict) else {}
+    width = max([7, *map(len, told)])
+    for name, value in told.items():
+        lines += _fact(name.ljust(width), value)
     if (step := document.get("next_step")) is not None:
         lines.append(f"  next    {safe(step)}")
     return lines
+
+
+def _fact(name: str, value: object) -> list[str]:
+    """A fact: a plain value on a line, members of a list on lines of their own."""
+    if name.strip() == "since":
+        return [f"  {name} {instant(value)}"]
+    members = value if isinstance(value, list) else [value]
+    texts = [safe(it) if isinstance(it, str | int) else preview(it) for it in members]
+    heads = [name, *[" " * len(name)] * len(texts)]
+    return [f"  {head} {text}" for head, text in zip(heads, texts, strict=False)]
 
 
 def problem_lines(problems: object, style: Style) -> list[str]:

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from contextlib import asynccontextmanager, redirect_stdout
 from dataclasses import dataclass
 from typing import Any
 
 from tallystick.core.values import Value
 from tallystick.surfaces import exits
 from tallystick.surfaces.cli import pages
+from tallystick.surfaces.cli.logs import show_logs
 from tallystick.surfaces.cli.port import IdleDocument, Opener, Outcome, Tally
 from tallystick.surfaces.cli.sayings import event_line, history_line
 from tallystick.surfaces.cli.screen import JsonArray, Screen
@@ -45,12 +47,15 @@ async def run(
     asked: Asked, file: str, value: Value, key: str | None, root: str | None, stopping: Stopping
 ) -> int:
     """Start a run, or find it again by its key, and watch it to its end."""
-    async with asked.opener.open(asked.database, role="own") as tally:
+    async with asked.opener.open(asked.database, role="own", file=file) as tally:
         _tell_created(asked, tally)
-        number = await tally.start(file, value=value, key=key, root=root)
-        asked.screen.notice("run", f"run {safe(number)}", run=number)
+        started = await tally.start(file, value=value, key=key, root=root)
+        number, found = started.run, "" if started.created else ", which has this key already"
+        asked.screen.notice(
+            "run", f"run {safe(number)}{found}", run=number, created=started.created
+        )
         try:
-            document = await Watch(tally, number, asked.screen, stopping).end()
+            document = await Watch(tally, started, asked.screen, stopping).end()
         except Stopped:
             return await _stop(asked, tally, stopping, number)
     asked.screen.result(document, lambda style: pages.end_page(document, style, asked.typed))
@@ -62,13 +67,11 @@ async def engine(asked: Asked, until_idle: bool, stopping: Stopping) -> int:
     async with asked.opener.open(asked.database, role="engine") as tally:
         _tell_created(asked, tally)
         asked.screen.notice("engine", f"engine on {safe(tally.path)}", path=tally.path)
-        watcher = asyncio.create_task(_milestones(asked, tally))
         try:
-            found = await unless_stopped(stopping, _idle(tally, until_idle))
+            async with _milestones(asked, tally):
+                found = await unless_stopped(stopping, _idle(tally, until_idle))
         except Stopped:
             return await _stop(asked, tally, stopping, None)
-        finally:
-            watcher.cancel()
     if found is None:
         return ExitCode.SUCCEEDED
     asked.screen.result(found, lambda _: pages.idle_page(found, asked.typed))
@@ -142,20 +145,23 @@ def validate(asked: Asked, file: str, import_code: bool, root: str | None) -> in
     return ExitCode.SUCCEEDED if found["valid"] else ExitCode.INVALID
 
 
-def wait(verb: Callable[[], Coroutine[Any, Any, int]]) -> int:
+def wait(asked: Asked, verb: Callable[[], Coroutine[Any, Any, int]]) -> int:
     """Run a verb that neither watches nor owns anything."""
+    show_logs(asked.screen)
     return asyncio.run(verb())
 
 
-def stoppable(verb: Callable[[Stopping], Coroutine[Any, Any, int]]) -> int:
+def stoppable(asked: Asked, verb: Callable[[Stopping], Coroutine[Any, Any, int]]) -> int:
     """Run a verb that owns runs: signals ask it to stop, and nothing outlives it."""
-    with asyncio.Runner() as runner:
+    show_logs(asked.screen)
+    # What a task prints is not the result of the command.
+    with asyncio.Runner() as runner, redirect_stdout(sys.stderr):
         stopping = Stopping()
         stopping.arm(runner.get_loop())
         code = runner.run(verb(stopping))
         if stopping.signal is not None:
             # A function in a thread may never return, and the interpreter would wait for it.
-            sys.stdout.flush()
+            asked.screen.out.flush()
             sys.stderr.flush()
             stopping.leave(code)
         stopping.disarm()
@@ -169,11 +175,21 @@ async def _idle(tally: Tally, until_idle: bool) -> IdleDocument | None:
     return None
 
 
-async def _milestones(asked: Asked, tally: Tally) -> None:
-    async for event in tally.follow(None):
-        if event.get("kind") in _MILESTONES:
-            line = event_line(event, asked.screen.notice_style, run=True)
-            asked.screen.event(event, line)
+@asynccontextmanager
+async def _milestones(asked: Asked, tally: Tally) -> AsyncIterator[None]:
+    """Tell what happens meanwhile, one line each; what failed then is told by who waits for it."""
+    over = asyncio.Event()
+
+    async def tell() -> None:
+        async for event in tally.news(_MILESTONES, over):
+            asked.screen.event(event, event_line(event, asked.screen.notice_style, run=True))
+
+    telling = asyncio.create_task(tell())
+    try:
+        yield
+    finally:
+        over.set()
+        await asyncio.gather(telling, return_exceptions=True)
 
 
 async def _stop(asked: Asked, tally: Tally, stopping: Stopping, number: str | None) -> int:

@@ -16,7 +16,7 @@ from typing import Any, Final, TypeVar
 
 from tallystick.errors import Conflict, InvalidRequest, NotReady
 from tallystick.surfaces.cli.dialogue import Lines, ask
-from tallystick.surfaces.cli.port import DoubtDocument, RunDocument, Tally
+from tallystick.surfaces.cli.port import DoubtDocument, RunDocument, Started, Tally
 from tallystick.surfaces.cli.progress import LiveProgress, PlainProgress, Progress
 from tallystick.surfaces.cli.screen import Screen
 from tallystick.surfaces.cli.stopping import Stopping
@@ -33,9 +33,9 @@ class Stopped(Exception):
 class Watch:
     """The watch over one run. `left` are the doubts that the person chose to leave."""
 
-    def __init__(self, tally: Tally, run: str, screen: Screen, stopping: Stopping) -> None:
+    def __init__(self, tally: Tally, started: Started, screen: Screen, stopping: Stopping) -> None:
         self._tally = tally
-        self._run = run
+        self._run, self._after = started.run, started.after
         self._screen = screen
         self._stopping = stopping
         self._progress: Progress = (
@@ -91,7 +91,7 @@ class Watch:
             await asyncio.gather(settled, doubted, return_exceptions=True)
 
     async def _follow(self) -> None:
-        async for event in self._tally.follow(self._run):
+        async for event in self._tally.follow(self._run, after=self._after):
             self._progress.show(event)
             if event.get("kind") == "AttemptDoubted":
                 self._doubted.set()

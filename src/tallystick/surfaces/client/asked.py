@@ -7,8 +7,11 @@ UTF-8 arrives as such text.)
 
 from __future__ import annotations
 
+import os
+import pwd
 from typing import Final
 
+from tallystick.core.values import ValueRefused, encode
 from tallystick.errors import InvalidRequest
 
 INTEGER_MAX: Final = 2**63 - 1
@@ -36,3 +39,22 @@ def number(what: str, given: int, *, least: int = 0) -> int:
         code="number-out-of-range",
         check=what,
     )
+
+
+def output_body(value: object) -> bytes:
+    """The canonical JSON of an output. Raises `InvalidRequest`."""
+    try:
+        return encode(value)
+    except ValueRefused as refused:
+        raise InvalidRequest(
+            f"the output is not JSON: {refused}", code="output-not-json"
+        ) from refused
+
+
+def actor_here() -> str:
+    """The user of this process, as the kernel and the password file name them."""
+    uid = os.getuid()
+    try:
+        return f"{pwd.getpwuid(uid).pw_name} (uid {uid})"
+    except KeyError:
+        return f"uid {uid}"

@@ -12,15 +12,16 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import Coroutine, Iterator, Sequence
+from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
 from types import TracebackType
-from typing import Any, Literal, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 from tallystick.core.definition import Definition, Limits
 from tallystick.core.messages import Decision
 from tallystick.surfaces.client.handle import RunHandle
-from tallystick.surfaces.client.runs import HistoryEvent, RunInfo
-from tallystick.surfaces.client.tally import Tally, open_tally
+from tallystick.surfaces.client.runs import HistoryEvent, Json, RunInfo
+from tallystick.surfaces.client.steps import StepInfo
+from tallystick.surfaces.client.tally import EngineOf, Tally, open_tally
 
 T = TypeVar("T")
 
@@ -68,7 +69,11 @@ class BlockingRun:
         """See `RunHandle.status`."""
         return self._bridge.do(self._handle.status())
 
-    def result(self, timeout: float | None = None) -> Any:
+    def steps(self) -> list[StepInfo]:
+        """See `RunHandle.steps`."""
+        return self._bridge.do(self._handle.steps())
+
+    def result(self, timeout: float | None = None) -> Json:
         """See `RunHandle.result`."""
         return self._bridge.do(self._handle.result(timeout))
 
@@ -110,7 +115,7 @@ class BlockingTally:
     def start(
         self,
         definition: str | os.PathLike[str] | Definition,
-        input: Any = None,  # noqa: A002  the word of the language
+        input: Json = None,  # noqa: A002  the word of the language
         key: str | None = None,
         limits: Limits | None = None,
     ) -> BlockingRun:
@@ -121,12 +126,12 @@ class BlockingTally:
     def run(
         self,
         definition: str | os.PathLike[str] | Definition,
-        input: Any = None,  # noqa: A002  the word of the language
+        input: Json = None,  # noqa: A002  the word of the language
         key: str | None = None,
         limits: Limits | None = None,
         *,
         timeout: float | None = None,
-    ) -> Any:
+    ) -> Json:
         """See `Tally.run`."""
         return self._open.do(self._tally.run(definition, input, key, limits, timeout=timeout))
 
@@ -134,9 +139,19 @@ class BlockingTally:
         """See `Tally.get`."""
         return BlockingRun(self._open, self._open.do(self._tally.get(run)))
 
-    def list(self, **which: Any) -> list[RunInfo]:
+    def list(
+        self,
+        *,
+        status: str | Sequence[str] | None = None,
+        workflow: str | None = None,
+        key: str | None = None,
+        before: int | None = None,
+        limit: int = 100,
+    ) -> list[RunInfo]:
         """See `Tally.list`."""
-        return self._open.do(self._tally.list(**which))
+        return self._open.do(
+            self._tally.list(status=status, workflow=workflow, key=key, before=before, limit=limit)
+        )
 
     def history(self, run: str, after: int = 0) -> Sequence[HistoryEvent]:
         """See `Tally.history`."""
@@ -152,7 +167,7 @@ class BlockingTally:
         step: str,
         *,
         outcome: Decision,
-        output: Any = None,
+        output: Json = None,
         reason: str = "",
         actor: str | None = None,
     ) -> None:
@@ -176,16 +191,15 @@ class BlockingTally:
 def open_blocking(
     database: str | os.PathLike[str] | None = None,
     *,
-    engine: bool | Literal["own"] = False,
+    engine: EngineOf = False,
     setup: str | os.PathLike[str] | None = None,
     root: str | os.PathLike[str] | None = None,
 ) -> BlockingTally:
-    """`open` without `await`: `with open_blocking("orders.db", engine=True) as tally`."""
+    """Open a store for use without `await`; the arguments are those of `open`."""
     return BlockingTally(open_tally(database, engine=engine, setup=setup, root=root))
 
 
-async def _next(following: Any) -> HistoryEvent | None:
+async def _next(following: AsyncIterator[HistoryEvent]) -> HistoryEvent | None:
     async for event in following:
-        told: HistoryEvent = event
-        return told
+        return event
     return None

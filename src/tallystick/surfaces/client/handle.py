@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from tallystick.core.values import decode_trusted
+from tallystick.engine.watch import End
 from tallystick.errors import CapacityUnavailable, MaintenanceRequired, RunFailed, RunInDoubt
 from tallystick.surfaces.client.asked import number
 from tallystick.surfaces.client.runs import (
     HistoryEvent,
+    Json,
     RunInfo,
-    doubts_of,
     end_of,
     full_info,
     history_of,
     info_of,
 )
+from tallystick.surfaces.client.steps import StepInfo, doubts_of, steps_of
 
 if TYPE_CHECKING:
     from tallystick.surfaces.client.tally import Tally
@@ -28,12 +30,19 @@ LOOK_MAX_S: Final = 0.5
 
 
 class RunHandle:
-    """A run. `created` is False where `start` found it under its key; None where it was asked for."""
+    """A run.
 
-    def __init__(self, tally: Tally, run: str, *, created: bool | None = None) -> None:
+    created   False where `start` found it under its key; None where it was asked for
+    found_at  sequence of its newest event when `start` found it; 0 for every other run
+    """
+
+    def __init__(
+        self, tally: Tally, run: str, *, created: bool | None = None, found_at: int = 0
+    ) -> None:
         self._tally = tally
         self.id = run
         self.created = created
+        self.found_at = found_at
 
     def __repr__(self) -> str:
         return f"RunHandle({self.id!r})"
@@ -45,7 +54,16 @@ class RunHandle:
         """
         return await full_info(await self._tally.reading(), self.id)
 
-    async def result(self, timeout: float | None = None) -> Any:  # noqa: ASYNC109  seconds, as in asyncio
+    async def steps(self) -> list[StepInfo]:
+        """What has become of each of its steps. Reads the whole history. Raises `NotFound`."""
+        return await steps_of(await self._tally.reading(), self.id)
+
+    async def settled(self) -> RunInfo:
+        """Return once it has ended, or nothing of it moves before a person acts."""
+        await self._rest()
+        return await self.status()
+
+    async def result(self, timeout: float | None = None) -> Json:  # noqa: ASYNC109  seconds, as in asyncio
         """Wait for the end and return the output, JSON as Python values.
 
         timeout  seconds; None: as long as it takes
@@ -58,24 +76,34 @@ class RunHandle:
         async with asyncio.timeout(timeout):
             return await self._wait_for_end()
 
-    async def _wait_for_end(self) -> Any:
-        """The engine of this process tells; where another one has the run, the store does."""
+    async def _wait_for_end(self) -> Json:
+        found = await self._rest()
+        if isinstance(found, End):
+            value = None if found.body is None else decode_trusted(found.body)
+            return self._judge(found.status, value)
+        if found.ended:
+            store = await self._tally.reading()
+            return self._judge(found.status, await end_of(store, await store.run(self.id)))
+        raise await self._stuck(found)
+
+    async def _rest(self) -> End | RunInfo:
+        """How it ended, or where it waits for a person.
+
+        The engine of this process tells; where another one has the run, the store does.
+        """
         store = await self._tally.reading()
         pause = LOOK_MIN_S
         while True:
             rest = self._tally.next_rest(self.id)
             if rest is None or not self._tally.moves(self.id):
                 info = info_of(await store.run(self.id))
-                if info.ended:
-                    return self._judge(info.status, await end_of(store, await store.run(self.id)))
-                if info.needs_person:
-                    raise await self._stuck(info)
+                if info.ended or info.needs_person:
+                    return info
             if rest is None:
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, LOOK_MAX_S)
             elif (end := await rest) is not None:
-                value = None if end.body is None else decode_trusted(end.body)
-                return self._judge(end.status, value)
+                return end
 
     async def events(self, after: int = 0) -> AsyncIterator[HistoryEvent]:
         """Every event above sequence `after`, as it is committed, until the run has ended."""
@@ -101,7 +129,7 @@ class RunHandle:
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, LOOK_MAX_S)
 
-    def _judge(self, status: str, value: Any) -> Any:
+    def _judge(self, status: str, value: Json) -> Json:
         if status == "succeeded":
             return value
         told = value if isinstance(value, dict) else {}
@@ -126,7 +154,8 @@ class RunHandle:
                 transient=False,
                 facts={"run": self.id, "consumed": info.consumed},
             )
-        doubts = await doubts_of(await self._tally.reading(), self.id)
+        store = await self._tally.reading()
+        doubts = await doubts_of(store, await store.run(self.id))
         steps = ", ".join(f"{doubt.step} ({doubt.reason})" for doubt in doubts)
         return RunInDoubt(
             f"run {self.id} waits for a person: {steps} may or may not have happened",

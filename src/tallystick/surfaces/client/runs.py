@@ -4,37 +4,28 @@ from __future__ import annotations
 
 import re
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass
-from typing import Any, Final
+from dataclasses import dataclass, replace
+from typing import Any, Final, TypeAlias
 
 import msgspec
 
-from tallystick.core.identity import ActivationKey, parse_instance
+from tallystick.core.history import genesis, link
+from tallystick.core.identity import ActivationKey
 from tallystick.core.values import decode_trusted
 from tallystick.engine.loading import authority_of
+from tallystick.engine.locks import evidence, this_machine
 from tallystick.engine.recovery import waits_for_a_person
 from tallystick.errors import InvalidRequest, MaintenanceRequired
-from tallystick.store.protocol import Store, StoredEvent, StoredRun
+from tallystick.store.protocol import ListedRun, Store, StoredEvent, StoredRun
+from tallystick.surfaces.client.steps import Doubt, doubts_of
 
 TERMINAL: Final = frozenset({"succeeded", "failed", "cancelled"})
 _INDEX: Final = re.compile(r"[0-9]{1,18}\]")
 LOOK_BACK_FIRST: Final = 4
-"""The end of a run is its last event, but for facts that came late: look back so far, then farther."""
+"""A run's end is its last event, but for facts that came late: look back so far, then farther."""
 
-
-@dataclass(frozen=True, slots=True)
-class Doubt:
-    """An attempt that may have happened, and nobody can say: what a person has to decide.
-
-    step    as people write it, `fix[2].build` · reason: why it is not known
-    identity  64 hex digits: the idempotency key that the outside saw
-    """
-
-    step: str
-    attempt: int
-    dispatch: int
-    reason: str
-    identity: str
+Json: TypeAlias = Any
+"""JSON as Python values, which their reader knows the shape of and a type checker does not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +36,12 @@ class RunInfo:
     reason    what a waiting run waits for; None otherwise
     due_at    when something is due next, or None
     ended_at  None until the end · damaged: why nothing is done for it, or None
+    engine    id of the engine that owns it, under `generation`; None: nobody does
+    deadline  the instant after which it starts nothing, or None · definition: digest, hex
+    number    the store's own, rising with admission; None where it was not asked for
     needs_person  nothing moves before somebody acts
+
+    Input, doubts, output and failure are those of `RunHandle.status`; a list leaves them out.
     """
 
     id: str
@@ -60,12 +56,16 @@ class RunInfo:
     consumed: int
     active: int
     engine: str | None
+    generation: int
+    deadline: int | None
+    definition: str
     number: int | None = None
     needs_person: bool = False
     damaged: str | None = None
+    input: Any = None
     doubts: tuple[Doubt, ...] = ()
-    output: Any = None
-    failure: Mapping[str, Any] | None = None
+    output: Json = None
+    failure: Mapping[str, Json] | None = None
 
     @property
     def ended(self) -> bool:
@@ -89,15 +89,24 @@ class HistoryEvent:
     position: int
     kind: str
     at: int
-    fields: Mapping[str, Any]
-    payload: Any
+    fields: Mapping[str, Json]
+    payload: Json
     hash: str
 
 
-def info_of(stored: StoredRun, number: int | None = None) -> RunInfo:
-    """What a row tells. Doubts, output and failure are not in it."""
+def info_of(stored: StoredRun, number: int | None = None, *, orphaned: bool = False) -> RunInfo:
+    """What a row tells. Input, doubts, output and failure are not in it.
+
+    orphaned  the engine that owns it has provably ended
+    """
     new, header, owner = stored.new, stored.header, authority_of(stored)
-    status, reason = _status(stored, owned=owner is not None)
+    status, reason = shown_status(
+        header.status,
+        header.reason,
+        damaged=stored.damaged is not None,
+        moved=owner is not None and not orphaned,
+        begun=header.consumed > 0,
+    )
     return RunInfo(
         new.run,
         new.workflow,
@@ -111,52 +120,65 @@ def info_of(stored: StoredRun, number: int | None = None) -> RunInfo:
         header.consumed,
         header.active,
         None if owner is None else owner.engine,
+        stored.generation,
+        new.deadline,
+        new.definition.hex(),
         number,
         stored.damaged is not None or waits_for_a_person(stored),
         stored.damaged,
     )
 
 
-def _status(stored: StoredRun, *, owned: bool) -> tuple[str, str | None]:
-    """As stored; what would run waits for an engine while nobody owns it."""
-    header = stored.header
-    if stored.damaged is not None:
+def shown_status(
+    status: str, reason: str | None, *, damaged: bool, moved: bool, begun: bool = True
+) -> tuple[str, str | None]:
+    """As stored, but that what would run waits for an engine while none moves it."""
+    if damaged:
         return "damaged", None
-    if header.status == "running" and not owned:
-        return "waiting", "owner" if header.consumed else "start"
-    return header.status, header.reason
+    if status == "running" and not moved:
+        return "waiting", "owner" if begun else "start"
+    return status, reason
+
+
+class Owners:
+    """Which engines have provably ended. Each is asked once, so make a new one for each answer."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._gone: dict[str, bool] = {}
+
+    async def gone(self, engine: str | None) -> bool:
+        """The kernel or its own last record says that this engine has ended. None: nobody's."""
+        if engine is None:
+            return False
+        if engine not in self._gone:
+            proof = evidence(await self._store.engine(engine), this_machine())
+            self._gone[engine] = proof.kind == "ended"
+        return self._gone[engine]
+
+    async def info(self, listed: ListedRun) -> RunInfo:
+        """The run of a list. Only one that would run is asked about: an end needs no owner."""
+        stored = listed.stored
+        owner = stored.engine if stored.header.status == "running" else None
+        return info_of(stored, listed.number, orphaned=await self.gone(owner))
 
 
 async def full_info(store: Store, run: str) -> RunInfo:
     """Everything that `RunInfo` holds. Raises `NotFound`."""
-    from dataclasses import replace
-
-    stored = await store.run(run)
-    info = info_of(stored)
+    listed = await store.listed(run)
+    stored = listed.stored
+    info = await Owners(store).info(listed)
+    admitted = await store.payload(run, 1)
+    info = replace(info, input=None if admitted is None else decode_trusted(admitted.body))
     if info.ended:
         value = await end_of(store, stored)
         if info.status == "succeeded":
             return replace(info, output=value)
         return replace(info, failure=value if isinstance(value, dict) else None)
-    return replace(info, doubts=await doubts_of(store, run))
+    return replace(info, doubts=await doubts_of(store, stored))
 
 
-async def doubts_of(store: Store, run: str) -> tuple[Doubt, ...]:
-    """Every attempt of a run that is in doubt, in the order of node and instance."""
-    return tuple(
-        Doubt(
-            str(ActivationKey(row.node, parse_instance(row.instance))),
-            row.attempt,
-            row.dispatch,
-            row.doubt,
-            row.identity.hex(),
-        )
-        for row in await store.attempts(run)
-        if row.doubt is not None and row.outcome is None and row.abandoned_at is None
-    )
-
-
-async def end_of(store: Store, stored: StoredRun) -> Any:
+async def end_of(store: Store, stored: StoredRun) -> Json:
     """The output of a run that succeeded, the failure of one that did not; None if it has none.
 
     Raises `MaintenanceRequired` where the history of an ended run has no end.
@@ -180,10 +202,41 @@ async def end_of(store: Store, stored: StoredRun) -> Any:
 async def history_of(store: Store, run: str, *, after: int = 0) -> AsyncIterator[HistoryEvent]:
     """A run's events in order, above this sequence."""
     async for event in store.events(run, after=after):
-        yield _told(event)
+        yield told(event)
 
 
-def _told(event: StoredEvent) -> HistoryEvent:
+async def checked_history(store: Store, run: str, *, after: int = 0) -> AsyncIterator[HistoryEvent]:
+    """The same, with the chain of hashes checked from the first event to the run's row.
+
+    Raises `NotFound`, and `MaintenanceRequired` at the first event that is not what was recorded.
+    """
+    header = (await store.run(run)).header
+    head, sequence = genesis(run), 0
+    async for event in store.events(run):
+        head = link(head, sequence + 1, event.transition, event.envelope)
+        sequence += 1
+        if (event.sequence, event.hash) != (sequence, head):
+            raise _broken(run, sequence)
+        if sequence == header.sequence and head != header.head:
+            raise _broken(run, sequence)
+        if sequence > after:
+            yield told(event)
+    if sequence < header.sequence:
+        raise _broken(run, sequence + 1)
+
+
+def _broken(run: str, sequence: int) -> MaintenanceRequired:
+    return MaintenanceRequired(
+        f"the history of {run} is broken at event {sequence}",
+        code="history-broken",
+        check="hash-chain",
+        facts={"run": run, "sequence": sequence},
+        next_step="restore a backup, or keep the file for an investigation; do not write to it",
+    )
+
+
+def told(event: StoredEvent) -> HistoryEvent:
+    """An event as people and programs are told it."""
     fields: dict[str, Any] = msgspec.json.decode(event.envelope)
     payload = None if event.payload is None else decode_trusted(event.payload.body)
     return HistoryEvent(

@@ -3,49 +3,23 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeAlias
 
-from tallystick.core.compiler import compile_source
+from tallystick.core.compiler import Compiled, compile_source
 from tallystick.core.definition import Definition
-from tallystick.core.diagnostics import Diagnostic, SourceRefused
+from tallystick.core.diagnostics import Diagnostic, Finding, SourceRefused
 from tallystick.core.graph import Plan
 from tallystick.core.soundness import problems
+from tallystick.core.source import BYTES_MAX
 from tallystick.engine.admission import Desk, Prepared
-from tallystick.errors import InvalidRequest
+from tallystick.errors import Fact, InvalidRequest
 
-SOURCE_BYTES_MAX: Final = 2 * 1024 * 1024
-"""One byte more is read, so that the compiler says what is wrong. Source: design §9."""
+Stamp: TypeAlias = tuple[int, int, int]
+"""What tells whether a file is still the same: time, size, inode."""
 
 PREPARED_MAX: Final = 64
 """Definitions that are kept ready to start; a file that changed is read again."""
-
-
-@dataclass(frozen=True, slots=True)
-class Validated:
-    """What is to be said about a definition file. `problems` refuse it, `warnings` do not.
-
-    definition, digest  None: there are problems
-    """
-
-    definition: Definition | None
-    digest: str | None
-    problems: tuple[Diagnostic, ...]
-    warnings: tuple[Diagnostic, ...]
-
-
-def validate(source: str | os.PathLike[str]) -> Validated:
-    """Compile a definition file and say everything that is wrong with it, sorted by place.
-
-    Imports, calls and writes nothing. Raises `InvalidRequest` if the file cannot be read.
-    """
-    path = Path(source)
-    try:
-        compiled = compile_source(_read(path), str(path))
-    except SourceRefused as refused:
-        return Validated(None, None, refused.diagnostics, ())
-    return Validated(compiled.definition, compiled.digest, (), compiled.warnings)
 
 
 class Sources:
@@ -53,7 +27,8 @@ class Sources:
 
     def __init__(self, root: Path | None) -> None:
         self._root = root
-        self._files: dict[tuple[str, Path | None], tuple[tuple[int, int, int], Prepared]] = {}
+        self._compiled: dict[Path, tuple[Stamp, Compiled]] = {}
+        self._files: dict[tuple[str, Path | None], tuple[Stamp, Prepared]] = {}
         self._objects: list[tuple[Definition, Path | None, Desk, Prepared]] = []
 
     def prepared(
@@ -63,6 +38,16 @@ class Sources:
         if isinstance(source, Definition):
             return self._of_object(desk, source, root or self._root)
         return self._of_file(desk, Path(source), root or self._root)
+
+    def compiled(self, path: Path) -> Compiled:
+        """The definition file, compiled; kept, as long as the file stays as it is."""
+        stamp = _stamp(path)
+        known = self._compiled.get(path)
+        if known is None or known[0] != stamp:
+            if len(self._compiled) >= PREPARED_MAX:
+                self._compiled.pop(next(iter(self._compiled)))
+            known = self._compiled[path] = (stamp, compiled_file(path))
+        return known[1]
 
     def _of_object(self, desk: Desk, source: Definition, root: Path | None) -> Prepared:
         for known, under, at, prepared in self._objects:
@@ -74,7 +59,7 @@ class Sources:
                 f"the definition {source.workflow!r} cannot run: {found[0]}",
                 code="definition-invalid",
                 check="definition",
-                facts={"problems": [str(finding) for finding in found]},
+                facts={"problems": [problem_fact(_told(it, source.workflow)) for it in found]},
             )
         prepared = desk.prepare(Plan(source), root=root)
         self._objects = [*self._objects[1 - PREPARED_MAX :], (source, root, desk, prepared)]
@@ -85,41 +70,72 @@ class Sources:
         known = self._files.get((str(path), root))
         if known is not None and known[0] == stamp:
             return known[1]
-        try:
-            compiled = compile_source(_read(path), str(path))
-        except SourceRefused as refused:
-            raise _refused(path, refused) from refused
-        folder = root or path.parent.resolve()
+        compiled = self.compiled(path)
         plan = Plan(compiled.definition)
-        prepared = desk.prepare(plan, root=folder, description=compiled.description)
+        prepared = desk.prepare(
+            plan, root=root or path.parent.resolve(), description=compiled.description
+        )
         if len(self._files) >= PREPARED_MAX:
             self._files.pop(next(iter(self._files)))
         self._files[str(path), root] = (stamp, prepared)
         return prepared
 
 
-def _stamp(path: Path) -> tuple[int, int, int]:
+def compiled_file(path: Path) -> Compiled:
+    """Read and compile a definition file. Raises `InvalidRequest` with all its problems."""
+    try:
+        return compile_source(read_source(path), str(path))
+    except SourceRefused as refused:
+        raise _refused(path, refused) from refused
+
+
+def read_source(path: Path) -> bytes:
+    """The bytes of a definition file; of one that is too large as many as show that.
+
+    Raises `InvalidRequest`.
+    """
+    try:
+        with path.open("rb") as file:
+            return file.read(BYTES_MAX + 1)
+    except (OSError, ValueError) as error:
+        raise _unreadable(path, error) from error
+
+
+def problem_fact(problem: Diagnostic) -> dict[str, Fact]:
+    """A problem as plain JSON; line and column from 1, 0: the source as a whole."""
+    return {
+        "file": problem.file,
+        "line": problem.line,
+        "column": problem.column,
+        "code": problem.code,
+        "message": problem.message,
+        "remedy": problem.remedy,
+    }
+
+
+def _told(finding: Finding, workflow: str) -> Diagnostic:
+    """A problem of a definition that has no source: its place is a path of the language."""
+    where = ".".join(map(str, finding.path))
+    message = f"{where}: {finding.message}" if where else finding.message
+    return Diagnostic(finding.code, message, workflow, 0, 0, finding.remedy)
+
+
+def _stamp(path: Path) -> Stamp:
     try:
         seen = path.stat()
-    except OSError as error:
+    except (OSError, ValueError) as error:
         raise _unreadable(path, error) from error
     return seen.st_mtime_ns, seen.st_size, seen.st_ino
 
 
-def _read(path: Path) -> bytes:
-    try:
-        with path.open("rb") as file:
-            return file.read(SOURCE_BYTES_MAX + 1)
-    except OSError as error:
-        raise _unreadable(path, error) from error
-
-
-def _unreadable(path: Path, error: OSError) -> InvalidRequest:
+def _unreadable(path: Path, error: OSError | ValueError) -> InvalidRequest:
+    why = getattr(error, "strerror", None) or str(error)
     return InvalidRequest(
-        f"the definition {path} cannot be read: {error.strerror}",
+        f"the definition {path} cannot be read: {why}",
         code="definition-unreadable",
         check="definition",
         facts={"path": str(path)},
+        next_step="name a definition file, YAML",
     )
 
 
@@ -129,6 +145,6 @@ def _refused(path: Path, refused: SourceRefused) -> InvalidRequest:
         f"{path} has {len(found)} problem{'s' if len(found) > 1 else ''}: {found[0]}",
         code="definition-invalid",
         check="definition",
-        facts={"path": str(path), "problems": [str(problem) for problem in found]},
-        next_step=f"tally validate {path}",
+        facts={"path": str(path), "problems": [problem_fact(problem) for problem in found]},
+        next_step=f"repair them, then: tally validate {path}",
     )

@@ -1,40 +1,46 @@
 """The verbs of the client: start, run, get, list, history, resolve, validate.
 
-A client with `engine=True` is the engine of its store: it moves runs for as long as it is open. One
-without only reads; what it writes (a start, a decision about a doubt) it writes by being the engine
-for that moment, and it dispatches nothing. Where another process is the engine, `OwnerElsewhere` names it.
+A client with `engine=True` is the engine of its store: it moves runs for as long as it is open;
+with `engine="own"` only those that are started through it. One without only reads; what it writes
+(a start, a decision about a doubt) it writes by being the engine for that moment, and it dispatches
+nothing. Where another process is the engine, `OwnerElsewhere` names it. Only an engine and a start
+make a database where there is none.
 """
 
 from __future__ import annotations
 
 import asyncio
+import builtins
 import os
-import pwd
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Literal, Self
+from typing import TYPE_CHECKING, Final, Literal, Self, TypeAlias
 
 from tallystick.core.commands import Resolve
 from tallystick.core.definition import Definition, Limits
 from tallystick.core.messages import Decision
-from tallystick.core.values import ValueRefused, encode
 from tallystick.engine.opening import Opened, World, open_engine, open_store, this_world
 from tallystick.engine.stopping import GRACE_MS
-from tallystick.errors import ForkedClient, InvalidRequest, NotReady
+from tallystick.errors import ForkedClient, InvalidRequest, NotFound, NotReady
 from tallystick.store.protocol import RunFilter, Store
-from tallystick.surfaces.client.asked import number, text
+from tallystick.surfaces.client import listing
+from tallystick.surfaces.client.asked import actor_here, number, output_body, text
+from tallystick.surfaces.client.checking import Validated, validate
+from tallystick.surfaces.client.following import news
 from tallystick.surfaces.client.handle import RunHandle
 from tallystick.surfaces.client.places import database_path, make_default_folder
 from tallystick.surfaces.client.runs import (
     HistoryEvent,
+    Json,
     RunInfo,
-    history_of,
+    checked_history,
     info_of,
     parse_step,
 )
-from tallystick.surfaces.client.sources import Sources, Validated, validate
+from tallystick.surfaces.client.sources import Sources
+from tallystick.surfaces.client.steps import check_step
 
 if TYPE_CHECKING:
     from tallystick.engine.engine import Engine
@@ -43,6 +49,9 @@ if TYPE_CHECKING:
 
 DECISIONS: Final[tuple[Decision, ...]] = ("succeeded", "failed", "cancelled", "never_happened")
 BUILD: Final = "tallystick"
+
+EngineOf: TypeAlias = bool | Literal["own"]
+"""False: none · `own`: of the runs that are started through this client · True: of all runs."""
 
 
 class Tally:
@@ -58,6 +67,7 @@ class Tally:
         world: World | None,
     ) -> None:
         self.path = path
+        self.created = False
         self._role = role
         self._setup = setup
         self._sources = Sources(None if root is None else Path(root))
@@ -70,9 +80,8 @@ class Tally:
     async def __aenter__(self) -> Self:
         self._pid = os.getpid()
         self._reader_lock = asyncio.Lock()
-        make_default_folder(self.path)
         if self._role != "client":
-            self._opened = await self._open_engine(self._role)
+            self._opened = await self._open_engine(self._role, create=True)
         return self
 
     async def __aexit__(
@@ -95,10 +104,17 @@ class Tally:
 
     # ---------------------------------------------------------------------------------- verbs
 
+    def compile(self, definition: str | os.PathLike[str]) -> None:
+        """Compile a definition file that is about to be started. Nothing need be open for it.
+
+        Raises `InvalidRequest` with all its problems among the facts.
+        """
+        self._sources.compiled(Path(definition))
+
     async def start(
         self,
         definition: str | os.PathLike[str] | Definition,
-        input: Any = None,  # noqa: A002  the word of the language
+        input: Json = None,  # noqa: A002  the word of the language
         key: str | None = None,
         limits: Limits | None = None,
         root: str | os.PathLike[str] | None = None,
@@ -117,25 +133,27 @@ class Tally:
             Conflict: the key belongs to another request; the error says what differs.
             OwnerElsewhere: another process is the engine of this store. Nothing was written.
             CapacityUnavailable: the disk is full. Nothing was written.
+
+        With `engine="own"` a run that was found under its key is taken over from an engine that
+        ended; `OwnerElsewhere` where nothing proves that it has.
         """
-        async with self._engine() as engine:
+        async with self._engine(create=True) as engine:
             prepared = self._sources.prepared(
                 engine.desk, definition, None if root is None else Path(root)
             )
             admitted = await engine.desk.start(prepared, input, key=key, limits=limits)
-            if not admitted.created:
-                engine.keeper.adopt(admitted.run)
-        return RunHandle(self, admitted.run, created=admitted.created)
+            found_at = 0 if admitted.created else await self._found(engine, admitted.run)
+        return RunHandle(self, admitted.run, created=admitted.created, found_at=found_at)
 
     async def run(
         self,
         definition: str | os.PathLike[str] | Definition,
-        input: Any = None,  # noqa: A002  the word of the language
+        input: Json = None,  # noqa: A002  the word of the language
         key: str | None = None,
         limits: Limits | None = None,
         *,
         timeout: float | None = None,  # noqa: ASYNC109  seconds, as in asyncio
-    ) -> Any:
+    ) -> Json:
         """`start`, then `result`: the output of the run. Only an engine can do it."""
         self._check()
         if self._opened is None:
@@ -165,23 +183,52 @@ class Tally:
 
         before  a page's last `number`: continue below it · limit: 1 to 1,000; more is 1,000
         """
-        statuses = (status,) if isinstance(status, str) else status
+        wanted = listing.statuses(status)
         which = RunFilter(
-            None if statuses is None else tuple(text("status", word) for word in statuses),
+            None,
             None if workflow is None else text("workflow", workflow),
             None if key is None else text("key", key),
             None if before is None else number("before", before),
             number("limit", limit, least=1),
         )
-        listed = await (await self.reading()).runs(which)
-        return [info_of(item.stored, item.number) for item in listed]
+        return await listing.page(await self.reading(), wanted, which)
+
+    async def find(self, beginning: str, limit: int = 10) -> builtins.list[str]:
+        """Ids of runs that begin with this text, in their order; at most `limit`."""
+        if not beginning.isascii() or not beginning.isprintable():
+            return []
+        return await (await self.reading()).find(beginning, limit=limit)
+
+    async def counts(self) -> dict[str, int]:
+        """How many runs have each status; those that no run has are left out."""
+        return await listing.counts(await self.reading())
+
+    async def waiting_for_a_person(self, limit: int = listing.RUNS_MAX) -> builtins.list[str]:
+        """Ids of runs of which nothing moves before somebody acts, oldest first; not all."""
+        return await listing.waiting_for_a_person(await self.reading(), limit)
 
     async def history(self, run: str, after: int = 0) -> AsyncIterator[HistoryEvent]:
-        """What is recorded of a run, in order, above sequence `after`. Raises `NotFound`."""
+        """What is recorded of a run, in order, above sequence `after`; its hash chain is checked.
+
+        Raises `NotFound`, and `MaintenanceRequired` at the first event that was not recorded so.
+        """
         number("after", after)
         store = await self.reading()
-        await store.run(text("run", run))
-        async for event in history_of(store, run, after=after):
+        async for event in checked_history(store, text("run", run), after=after):
+            yield event
+
+    async def follow(
+        self, kinds: Collection[str] | None = None, *, until: asyncio.Event | None = None
+    ) -> AsyncIterator[HistoryEvent]:
+        """Events of every run as they are committed: an engine's from its beginning, else from now.
+
+        kinds  None: all · until: once it is set, what is there is told, and this ends; None: never
+
+        Raises what the engine failed with, if this client is one.
+        """
+        store, opened = await self.reading(), self._opened
+        after = await store.position() if opened is None else opened.began_at
+        async for event in news(store, after, self.next_change, kinds, until or asyncio.Event()):
             yield event
 
     async def resolve(
@@ -190,7 +237,7 @@ class Tally:
         step: str,
         *,
         outcome: Decision,
-        output: Any = None,
+        output: Json = None,
         reason: str = "",
         actor: str | None = None,
     ) -> None:
@@ -215,17 +262,24 @@ class Tally:
                 code="decision-unknown",
                 facts={"decisions": [*DECISIONS]},
             )
-        body = _output(output) if outcome == "succeeded" else None
+        body = output_body(output) if outcome == "succeeded" else None
         if outcome != "succeeded" and output is not None:
             raise InvalidRequest("an output is given with `succeeded` only", code="output-unasked")
         key = parse_step(text("step", step))
-        command = Resolve(key, outcome, actor or _actor(), reason, body)
+        await check_step(await self.reading(), text("run", run), key)
+        command = Resolve(key, outcome, actor or actor_here(), reason, body)
         async with self._engine() as engine:
             await engine.command(text("run", run), command)
 
-    def validate(self, definition: str | os.PathLike[str]) -> Validated:
-        """Everything that is wrong with a definition file. Imports and writes nothing."""
-        return validate(definition)
+    def validate(
+        self,
+        definition: str | os.PathLike[str],
+        *,
+        import_code: bool = False,
+        root: str | os.PathLike[str] | None = None,
+    ) -> Validated:
+        """Everything that is wrong with a definition file; see `validate`. Writes nothing."""
+        return validate(definition, import_code=import_code, root=root)
 
     async def until_idle(self) -> None:
         """Return once every run is over, in doubt or waiting for a person. Only an engine can.
@@ -235,6 +289,14 @@ class Tally:
         self._check()
         if self._opened is not None:
             await self._opened.engine.run_until_idle()
+
+    async def wait_over(self) -> None:
+        """Return once the engine of this client has stopped. Raises what it failed with.
+
+        Without an engine, at once.
+        """
+        if self._opened is not None:
+            await self._opened.engine.wait_over()
 
     # ------------------------------------------------------------------------- for its handles
 
@@ -246,9 +308,21 @@ class Tally:
         assert self._reader_lock is not None, "an open client has its lock"
         async with self._reader_lock:
             if self._reader is None:
-                world = self._world or this_world()
-                self._reader = await open_store(self.path, world, create=False, read_only=True)
+                self._reader = await self._open_reader()
             return self._reader
+
+    async def _open_reader(self) -> Store:
+        world = self._world or this_world()
+        try:
+            return await open_store(self.path, world, create=False, read_only=True)
+        except NotFound as missing:
+            raise NotFound(
+                f"there is no database at {self.path}",
+                code="no-database",
+                check="database",
+                facts={"path": str(self.path.absolute())},
+                next_step="tally run FILE makes one; if there is one elsewhere, name it: --db PATH",
+            ) from missing
 
     def next_change(self, run: str) -> asyncio.Future[None] | None:
         """Done at the run's next change; None: only looking again tells."""
@@ -273,26 +347,42 @@ class Tally:
         return None if self._opened is None else self._opened.engine
 
     @asynccontextmanager
-    async def _engine(self) -> AsyncIterator[Engine]:
+    async def _engine(self, *, create: bool = False) -> AsyncIterator[Engine]:
         """This client's engine; without one, the engine lock for this moment."""
         self._check()
         if self._opened is not None:
             self._opened.engine.check()
             yield self._opened.engine
             return
-        moment = await self._open_engine("client")
+        moment = await self._open_engine("client", create=create)
         try:
             yield moment.engine
         finally:
             await moment.stop(0)
 
-    async def _open_engine(self, role: Role) -> Opened:
+    async def _found(self, engine: Engine, run: str) -> int:
+        """The newest event of a run that exists; an engine of its own runs carries it on.
+
+        One that has ended or waits for a person is left as it is.
+        """
+        stored = await engine.scene.store.run(run)
+        info = info_of(stored)
+        if self._role == "own" and not info.ended and not info.needs_person:
+            await engine.take(run)
+        return stored.header.sequence
+
+    async def _open_engine(self, role: Role, *, create: bool) -> Opened:
+        if create:
+            make_default_folder(self.path)
         setup = None
         if self._setup is not None:
-            setup = Path(self._setup).read_text(encoding="utf-8")
-        return await open_engine(
-            self.path, build=BUILD, world=self._world, role=role, setup=setup
+            setup = _text(Path(self._setup))
+        existed = self.path.exists()
+        opened = await open_engine(
+            self.path, build=BUILD, world=self._world, create=create, role=role, setup=setup
         )
+        self.created = self.created or not existed
+        return opened
 
     def _check(self) -> None:
         if self._pid == os.getpid():
@@ -310,7 +400,7 @@ class Tally:
 def open_tally(
     database: str | os.PathLike[str] | None = None,
     *,
-    engine: bool | Literal["own"] = False,
+    engine: EngineOf = False,
     setup: str | os.PathLike[str] | None = None,
     root: str | os.PathLike[str] | None = None,
     world: World | None = None,
@@ -320,33 +410,26 @@ def open_tally(
     Args:
         database: path or `sqlite:///` URL. None: `$TALLY_DATABASE_URL`, else `.tally/tally.db`.
         engine: be the engine of the store: move its runs while it is open. `"own"`: only those
-            that are started through this client.
+            that are started through this client. False: read, and write single commands.
         setup: SQL file that makes tables of your own, for transactional steps. It is run at every
             opening that writes, so it says `CREATE TABLE IF NOT EXISTS`.
         root: folder that tasks are imported from. None: the folder of each definition file.
         world: clock, chance and faults, in tests. None: those of this machine.
 
     Raises (when entered):
-        OwnerElsewhere: with `engine=True`, and another process is the engine; it is named.
-        NotFound: the folder does not exist. UnsupportedSchema: not a store of this version.
+        OwnerElsewhere: this shall be an engine, and another process is one; it is named.
+        NotFound: the folder does not exist. Without an engine that is told by the first verb, and
+            so is that there is no database.
+        UnsupportedSchema: not a store of this version.
     """
     role: Role = "own" if engine == "own" else "engine" if engine else "client"
     return Tally(database_path(database), role=role, setup=setup, root=root, world=world)
 
 
-def _output(value: Any) -> bytes:
+def _text(path: Path) -> str:
     try:
-        return encode(value)
-    except ValueRefused as refused:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
         raise InvalidRequest(
-            f"the output is not JSON: {refused}", code="output-not-json"
-        ) from refused
-
-
-def _actor() -> str:
-    """The user of this process, as the kernel and the password file name them."""
-    uid = os.getuid()
-    try:
-        return f"{pwd.getpwuid(uid).pw_name} (uid {uid})"
-    except KeyError:
-        return f"uid {uid}"
+            f"the setup script {path} cannot be read: {error}", code="setup-unreadable"
+        ) from error

@@ -76,7 +76,9 @@ def run(
 
     value = arguments.input_value(inputs or [])
     asked = _asked(database, json=json)
-    return verbs.stoppable(lambda stopping: verbs.run(asked, file, value, key, root, stopping))
+    return verbs.stoppable(
+        asked, lambda stopping: verbs.run(asked, file, value, key, root, stopping)
+    )
 
 
 @app.command()
@@ -95,7 +97,7 @@ def engine(
     from tallystick.surfaces.cli import verbs
 
     asked = _asked(database, json=json)
-    return verbs.stoppable(lambda stopping: verbs.engine(asked, until_idle, stopping))
+    return verbs.stoppable(asked, lambda stopping: verbs.engine(asked, until_idle, stopping))
 
 
 @app.command()
@@ -136,7 +138,7 @@ def list_runs(
 
     asked = _asked(database, json=json)
     return verbs.wait(
-        lambda: verbs.list_runs(asked, tuple(status or ()), workflow, key, before, limit)
+        asked, lambda: verbs.list_runs(asked, tuple(status or ()), workflow, key, before, limit)
     )
 
 
@@ -146,7 +148,7 @@ def show(name: RunName, database: Database = None, json: Json = False) -> int:
     from tallystick.surfaces.cli import verbs
 
     asked = _asked(database, json=json)
-    return verbs.wait(lambda: verbs.show(asked, name))
+    return verbs.wait(asked, lambda: verbs.show(asked, name))
 
 
 @app.command()
@@ -162,7 +164,7 @@ def history(
     from tallystick.surfaces.cli import verbs
 
     asked = _asked(database, json=json)
-    return verbs.wait(lambda: verbs.history(asked, name, after))
+    return verbs.wait(asked, lambda: verbs.history(asked, name, after))
 
 
 @app.command()
@@ -193,7 +195,7 @@ def resolve(
     decided = arguments.outcome_of(outcome, output)
     body = None if output is None else arguments.output_bytes(output)
     asked = _asked(database, json=json)
-    return verbs.wait(lambda: verbs.resolve(asked, name, step, decided, body, reason))
+    return verbs.wait(asked, lambda: verbs.resolve(asked, name, step, decided, body, reason))
 
 
 @app.command()
