@@ -116,7 +116,8 @@ class Life:
 
     def said(self) -> list[str]:
         """The lines that it said so far."""
-        return (self.folder / "out").read_text("utf-8").split("\n")[:-1]
+        out = self.folder / "out"
+        return out.read_text("utf-8").split("\n")[:-1] if out.exists() else []
 
     def until(self, word: str) -> None:
         """Wait until it has said this."""

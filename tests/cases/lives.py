@@ -117,7 +117,7 @@ def main(asked: dict[str, Any]) -> int:
         print(json.dumps({"grown": alone(asked["only"], asked["given"])}))  # noqa: T201  the same
         return 0
     stopping = Stopping(asked.get("grace_ms", 2_000))
-    told = asyncio.run(live(asked, stopping))
-    stopping.disarm()
+    # The loop is left as it is, as `tally` leaves it: to close it would wait for what never ends.
+    told = asyncio.Runner().run(live(asked, stopping))
     print(json.dumps(told), flush=True)  # noqa: T201  it is what it is for
     return 0

@@ -167,3 +167,22 @@ async def fail_as(how: str) -> None:
 @ts.task(effect="read_only")
 async def always_fail() -> None:
     raise ValueError("no")
+
+
+gates: dict[str, asyncio.Event] = {}
+
+
+@ts.task
+async def gate(name: str, *, ctx: ts.TaskContext) -> str:
+    """An effect, and an end when the test says so."""
+    did(ctx)
+    await gates.setdefault(name, asyncio.Event()).wait()
+    return name
+
+
+@ts.task
+async def gate_then_large(name: str, *, ctx: ts.TaskContext) -> str:
+    """The same, with a result that lies in a file of its own."""
+    did(ctx)
+    await gates.setdefault(name, asyncio.Event()).wait()
+    return "x" * 100_000
