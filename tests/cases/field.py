@@ -1,4 +1,4 @@
-"""What the field cases share: definitions from text, lives of an engine, waiting with a deadline."""
+"""What the field cases share: definitions, lives of an engine, waiting with a deadline."""
 
 import atexit
 import json
@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from textwrap import dedent
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 from tallystick.core.compiler import compile_source
 from tallystick.core.definition import Definition
@@ -98,7 +98,7 @@ class Life:
         self.pid = _ask_nursery(order)
         self.status: int | None = None
 
-    def __enter__(self) -> "Life":
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -116,7 +116,8 @@ class Life:
 
     def said(self) -> list[str]:
         """The lines that it said so far."""
-        return (self.folder / "out").read_text("utf-8").split("\n")[:-1]
+        out = self.folder / "out"
+        return out.read_text("utf-8").split("\n")[:-1] if out.exists() else []
 
     def until(self, word: str) -> None:
         """Wait until it has said this."""

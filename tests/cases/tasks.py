@@ -1,4 +1,4 @@
-"""What the field cases let an engine do. Each that has an effect logs it, fsynced, as it happens."""
+"""What the field cases let an engine do. What has an effect logs it, fsynced, as it happens."""
 
 import asyncio
 import os
@@ -167,3 +167,22 @@ async def fail_as(how: str) -> None:
 @ts.task(effect="read_only")
 async def always_fail() -> None:
     raise ValueError("no")
+
+
+gates: dict[str, asyncio.Event] = {}
+
+
+@ts.task
+async def gate(name: str, *, ctx: ts.TaskContext) -> str:
+    """An effect, and an end when the test says so."""
+    did(ctx)
+    await gates.setdefault(name, asyncio.Event()).wait()
+    return name
+
+
+@ts.task
+async def gate_then_large(name: str, *, ctx: ts.TaskContext) -> str:
+    """The same, with a result that lies in a file of its own."""
+    did(ctx)
+    await gates.setdefault(name, asyncio.Event()).wait()
+    return "x" * 100_000

@@ -1,4 +1,4 @@
-"""D1: `on`, `off`, `y`, `n`, `no` are words. Only `true` and `false` are booleans, and never keys."""
+"""D1: `on`, `off`, `y`, `n` are words. Only `true` and `false` are booleans, and never keys."""
 
 import json
 
@@ -45,11 +45,10 @@ async def test_words_stay_words_from_the_file_to_the_output(tmp_path, monkeypatc
         assert output == {"on": words, "off": "off", "no": "no", "yes": "yes"}
         with pytest.raises(ts.InvalidRequest):
             await tally.start(definition, input={"on": True})
-        (run,) = await tally.list(workflow="on")
         kept = await tally.engine.scene.store.definition(
             bytes.fromhex(compile_source(SOURCE.encode(), "on.yaml").digest)
         )
-    assert b"true" not in kept.replace(b"\"true\"", b""), "no boolean anywhere in what is kept"
+    assert b"true" not in kept.replace(b'"true"', b""), "no boolean anywhere in what is kept"
 
 
 def test_the_same_as_json_has_the_same_digest():

@@ -49,7 +49,8 @@ CASES = {
         (6, 7),
     ),
     "two merges that disagree": (
-        "  - &a {id: a,\n     call: m:f}\n  - &b {id: b,\n     call: m:g}\n  - {<<: [*a, *b], id: c}\n",
+        "  - &a {id: a,\n     call: m:f}\n  - &b {id: b,\n     call: m:g}\n"
+        "  - {<<: [*a, *b], id: c}\n",
         "yaml-merge-conflict",
         (5, 7),
     ),

@@ -14,9 +14,7 @@ from tests.cases.field import definition
 def ladder(steps: int = 9, width: int = 9) -> str:
     """The classic: a list of nine, nine times that, and so on."""
     rungs = [f"  a0: &a0 [{', '.join(['x'] * width)}]"]
-    rungs += [
-        f"  a{at}: &a{at} [{', '.join([f'*a{at - 1}'] * width)}]" for at in range(1, steps)
-    ]
+    rungs += [f"  a{at}: &a{at} [{', '.join([f'*a{at - 1}'] * width)}]" for at in range(1, steps)]
     return "\n".join(rungs)
 
 
@@ -45,7 +43,9 @@ BOMBS = {
     ),
     "no document": ladder().replace("  a", "a").encode(),
     "merged": body(
-        "  a0: &a0 {" + ", ".join(f"k{n}: x" for n in range(500)) + "}\n"
+        "  a0: &a0 {"
+        + ", ".join(f"k{n}: x" for n in range(500))
+        + "}\n"
         + "\n".join(f"  a{n}: {{<<: *a0, z: 1}}" for n in range(1, 2_000))
     ),
 }

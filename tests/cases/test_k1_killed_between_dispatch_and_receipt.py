@@ -8,20 +8,24 @@ from tests.effects.client import EffectServer
 
 STEPS = ("keyed", "keyed_thread", "unsafe", "unsafe_thread", "look")
 UNSAFE = {"unsafe", "unsafe_thread"}
-FLOW = """
+FLOW = (
+    """
     tally: 1
     workflow: k1
     input: {type: integer}
     defaults: {retry: {backoff: 10ms}}
     steps:
-    """ + "".join(
-    f"""
+    """
+    + "".join(
+        f"""
       - {{id: {step}, needs: [], call: "TASKS:{step}", with: {{port: "${{{{ input }}}}"}}}}"""
-    for step in STEPS
-) + """
+        for step in STEPS
+    )
+    + """
       - {id: after_keyed, needs: [keyed], call: "TASKS:give"}
       - {id: after_unsafe, needs: [unsafe], call: "TASKS:give"}
     """
+)
 
 pytestmark = [pytest.mark.case("K1"), pytest.mark.slow]
 

@@ -61,7 +61,14 @@ async def test_as_many_calls_as_it_says(tmp_path, monkeypatch, task, retry, call
 @pytest.mark.parametrize(
     ("task", "how", "policy", "more", "prepared", "kind"),
     [
-        ("look_and_fail", "timeout", "max_attempts: 2, backoff: 1ms", ", timeout: 20ms", 2, "timeout"),
+        (
+            "look_and_fail",
+            "timeout",
+            "max_attempts: 2, backoff: 1ms",
+            ", timeout: 20ms",
+            2,
+            "timeout",
+        ),
         ("send_and_fail", "refused", "max_attempts: 3, backoff: 1ms", "", 3, "unavailable"),
         ("look_and_fail", "refused", "max_attempts: 2, backoff: 1ms", "", 2, "unavailable"),
         ("send_and_fail", "error", "max_attempts: 3, backoff: 1ms", "", 1, "error"),

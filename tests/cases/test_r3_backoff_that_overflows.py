@@ -8,14 +8,21 @@ import tallystick as ts
 from tallystick.core.compiler import compile_source
 from tallystick.core.diagnostics import SourceRefused
 from tallystick.core.retry import DELAY_MAX_MS, backoff_bound_ms, draw_ms
+from tallystick.engine.opening import World
 from tallystick.surfaces.client.tally import open_tally
-from tallystick.testing.world import VirtualClock, world
+from tallystick.testing.world import VirtualClock, entropy
 from tests.cases.field import definition
 
 NUMBERS = (1, 2, 46, 47, 62, 63, 64, 65, 1_023, 1_024, 1_025, 10**6, 10**9)
 YEAR_9999 = 253_402_300_799_000
 
 pytestmark = [pytest.mark.case("R3"), pytest.mark.invariant("R7")]
+
+
+def unchecked(clock: VirtualClock) -> World:
+    """A world without faults, and so without the comparisons that cost the square of a history."""
+    return World(clock, entropy(0), None)
+
 
 policies = st.tuples(
     st.integers(0, DELAY_MAX_MS),
@@ -59,10 +66,9 @@ POLICIES = {
     "enormous factor": "backoff: 1ms, factor: 1.0e+300",
     "shrinking": "backoff: 1h, factor: 0.5",
     "no wait": "backoff: 0s",
-    "a century": "backoff: 36525d, backoff_max: 36525d",
     "cap below base": "backoff: 1h, backoff_max: 1s",
 }
-CAPS_MS = {"a century": DELAY_MAX_MS, "cap below base": 1_000}
+CAPS_MS = {"cap below base": 1_000}
 
 
 @pytest.mark.slow
@@ -83,7 +89,7 @@ async def test_an_engine_goes_on_past_the_numbers_that_overflow(tmp_path, name, 
     )
     cap = CAPS_MS.get(name, 60_000)
     async with open_tally(
-        tmp_path / "r3.db", engine=True, world=world(VirtualClock(now))
+        tmp_path / "r3.db", engine=True, world=unchecked(VirtualClock(now))
     ) as tally:
         run = await tally.start(source)
         with pytest.raises(ts.RunFailed):
@@ -97,6 +103,34 @@ async def test_an_engine_goes_on_past_the_numbers_that_overflow(tmp_path, name, 
     assert all(0 <= wait <= cap for wait in waits)
 
 
+@pytest.mark.parametrize("now", [0, YEAR_9999], ids=["1970", "9999"])
+async def test_a_wait_of_a_century_is_a_date_like_any_other(tmp_path, now):
+    source = definition(
+        """
+        tally: 1
+        workflow: r3
+        steps:
+          - id: a
+            call: TASKS:always_fail
+            timeout: 36525d
+            retry: {max_attempts: 2, backoff: 36525d, backoff_max: 36525d}
+        """
+    )
+    clock = VirtualClock(now, jumps=False)
+    async with open_tally(tmp_path / "r3.db", engine=True, world=unchecked(clock)) as tally:
+        run = await tally.start(source)
+        async for event in run.events():
+            if event.kind == "AttemptSettled":
+                break
+        info = await run.status()
+        assert (info.status, info.reason) == ("waiting", "retry")
+        assert now <= info.due_at <= now + DELAY_MAX_MS
+        assert [listed.due_at for listed in await tally.list()] == [info.due_at]
+        ctx = ts.TaskContext(started_at_ms=0, timeout_ms=DELAY_MAX_MS)
+        assert ctx.deadline.year == 2069 or ctx.deadline.year == 2070
+        await tally.close(grace=0)
+
+
 @pytest.mark.parametrize(
     "policy", ["factor: .inf", "factor: .nan", "factor: -1", "factor: 1.0e+999", "backoff: -1s",
                "backoff: 10", "backoff: 36526d", "backoff_max: 99999999999999999999d"]
@@ -108,4 +142,4 @@ def test_a_policy_without_meaning_is_refused(policy):
     )
     with pytest.raises(SourceRefused) as refused:
         compile_source(source.encode(), "r3.yaml")
-    assert len(refused.value.diagnostics) == 1, [*map(str, refused.value.diagnostics)]
+    assert {problem.line for problem in refused.value.diagnostics} == {7}

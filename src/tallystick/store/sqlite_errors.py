@@ -26,6 +26,9 @@ BUSY, LOCKED, READONLY, IOERR, CORRUPT, FULL, NOTADB = 5, 6, 8, 10, 11, 13, 26
 FATAL = frozenset({IOERR, CORRUPT, FULL, NOTADB})
 """What is about the database and not about the statement."""
 
+SHM_NOT_GROWN = IOERR | 19 << 8
+"""The index of the log could not be made larger, which is how a full disk shows when it is opened."""
+
 
 def code_of(error: Exception) -> int:
     """The primary result code of a driver's error, or 0."""
@@ -36,6 +39,8 @@ def code_of(error: Exception) -> int:
 def translate(error: Exception, doing: str) -> TallyError:
     """The error of a statement that is not a COMMIT: nothing was written."""
     facts: dict[str, Fact] = {"doing": doing, "error": _named(error), "written": False}
+    if getattr(error, "extendedresult", 0) == SHM_NOT_GROWN:
+        return full(error)
     match code_of(error):
         case 13:  # FULL
             return full(error)
