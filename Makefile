@@ -1,6 +1,9 @@
 # Every verb makes its own virtual environment in .venv; nothing else need be installed than make and
 # Python 3.11 or newer. Another interpreter: make PYTHON=/path/to/python3 test
 
+# Tests, demo and bench start hundreds of interpreters: each would compile the package anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
   $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$p; exit; }; done; echo none)
 BIN   := .venv/bin
