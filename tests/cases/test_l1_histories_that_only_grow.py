@@ -5,6 +5,7 @@ import json
 import os
 import sys
 import time
+from itertools import pairwise
 from statistics import fmean
 
 import pytest
@@ -13,10 +14,10 @@ import tallystick as ts
 from tallystick.engine.opening import World as Surroundings
 from tallystick.surfaces.client.tally import open_tally
 from tallystick.testing.world import VirtualClock, entropy
-from tests.cases.field import World, definition
+from tests.cases.field import World, definition, until_so
 
 TRANSITIONS = int(os.environ.get("TALLY_L1", "2000"))
-"""200,000 of them by `TALLY_L1=200000`; p99 is asserted from 20,000 on, where it means something."""
+"""200,000 of them by `TALLY_L1=200000`; from 20,000 on p99 means something and is asserted."""
 FLAT = 1.5
 WINDOWS = 8
 
@@ -67,7 +68,7 @@ def told(what: str, **numbers: object) -> None:
 
 def windows(times: list[float]) -> list[list[float]]:
     """The time between calls, in equal parts, without the first: it pays for what is lazy."""
-    steps = [after - before for before, after in zip(times, times[1:], strict=False)]
+    steps = [after - before for before, after in pairwise(times)]
     size = len(steps) // (WINDOWS + 1)
     return [steps[size * at : size * (at + 1)] for at in range(1, WINDOWS + 1)]
 
@@ -113,15 +114,13 @@ async def test_a_step_that_polls_costs_the_same_at_the_end(tmp_path):
     world = World(tmp_path)
     async with open_tally(world.store, engine=True, world=unwatched()) as tally:
         run = await tally.start(flow)
-        while not blocked_at:
-            await asyncio.sleep(0.01)
+        await until_so("half of the calls", lambda: blocked_at, TRANSITIONS)
         await tally.close(grace=0)
     count, started = len(ticks), time.perf_counter()
     async with open_tally(world.store, engine=True, world=unwatched(2)) as tally:
         opened = time.perf_counter()
         handle = await tally.get(run.id)
-        while len(ticks) == count:
-            await asyncio.sleep(0.001)
+        await until_so("the next call", lambda: len(ticks) > count)
         recovered = time.perf_counter()
         listed = await tally.list()
         reading = time.perf_counter()
