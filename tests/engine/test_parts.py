@@ -84,7 +84,7 @@ def test_a_timer_comes_up_once_when_it_is_due_and_never_before(acts):
 
 
 async def test_a_wait_for_a_wall_instant_notices_that_the_wall_clock_was_set():
-    clock = VirtualClock(jumps=False)
+    clock = VirtualClock(jumps=False, look_again_ms=LOOK_AGAIN_MS)
     came: list[str] = []
     timers = Timers(clock, clock.now, came.append)
     timers.set("day", clock.now() + 86_400_000)

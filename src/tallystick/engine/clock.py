@@ -6,7 +6,7 @@ Two clocks, never mixed up:
     monotonic  milliseconds since some moment of this process; what a timeout is measured with
 
 The wall clock may be set back or forth. So the time of a *run* is `max(wall, last time in this
-run)`, and a wait for a wall instant looks at the wall clock again at least every `LOOK_AGAIN_MS`.
+run)`, and a wait for a wall instant looks at the wall clock again from time to time.
 
 Tests put their own `Clock` and `Entropy` in place: see `tallystick.testing.world`.
 """
@@ -16,15 +16,18 @@ from __future__ import annotations
 import asyncio
 import os
 import time
+from base64 import b32encode
 from collections.abc import Callable
 from typing import Final, Literal, Protocol, TypeAlias
 
 LOOK_AGAIN_MS: Final = 30_000
-"""The longest a wait for a wall instant sleeps before it reads the wall clock again."""
+"""How soon a wall clock that was set is noticed."""
 
 CROCKFORD: Final = "0123456789abcdefghjkmnpqrstvwxyz"
 """Crockford's base 32: no letters that look like digits, and in the order of their values."""
 
+_TO_CROCKFORD: Final = bytes.maketrans(b"ABCDEFGHIJKLMNOPQRSTUVWXYZ234567", CROCKFORD.encode())
+_CHARACTERS: Final = 26
 _POOL_BYTES: Final = 4_096
 _TIME_BITS: Final = 48
 _CHANCE_BITS: Final = 80
@@ -43,7 +46,12 @@ class Wait(Protocol):
 
 
 class Clock(Protocol):
-    """Where the engine's time comes from."""
+    """Where the engine's time comes from.
+
+    look_again_ms  how soon a wait for a wall instant reads the wall clock again, at the latest
+    """
+
+    look_again_ms: int
 
     def now(self) -> int:
         """Wall clock, milliseconds since 1970. May go back."""
@@ -72,6 +80,8 @@ class Clock(Protocol):
 
 class SystemClock:
     """The clocks of this machine."""
+
+    look_again_ms = LOOK_AGAIN_MS
 
     def now(self) -> int:
         return time.time_ns() // 1_000_000
@@ -133,12 +143,5 @@ class Entropy:
             last_chance += 1 + int.from_bytes(self.draw(4), "big")
         self._last = (last_at, last_chance)
         number = (last_at % 2**_TIME_BITS) << _CHANCE_BITS | last_chance % 2**_CHANCE_BITS
-        return f"{prefix}_{_base32(number, 26)}"
-
-
-def _base32(number: int, length: int) -> str:
-    characters = []
-    for _ in range(length):
-        number, low = divmod(number, 32)
-        characters.append(CROCKFORD[low])
-    return "".join(reversed(characters))
+        text = b32encode(number.to_bytes(16, "big")).translate(_TO_CROCKFORD)
+        return f"{prefix}_{text[:_CHARACTERS].decode()}"

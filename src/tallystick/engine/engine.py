@@ -17,6 +17,7 @@ from tallystick.core.commands import Advance, Command
 from tallystick.core.identity import Authority
 from tallystick.core.run import Run
 from tallystick.engine.admission import TOKEN_BYTES, Desk, Resolve
+from tallystick.engine.audit import Audit
 from tallystick.engine.driver import Driver
 from tallystick.engine.held import Birth, Flight, Held, Letter, answer
 from tallystick.engine.keeper import Keeper, Role
@@ -37,7 +38,7 @@ class Engine:
     """See the module's text. Made by `opening.open_engine`, stopped by `stopping.stop`.
 
     role   which runs it moves, if any; see `keeper.Role`
-    audit  compares copies with the store after every batch, in tests; None: does not
+    audited  compare the copies with the store after every batch; for tests
     """
 
     def __init__(
@@ -49,13 +50,12 @@ class Engine:
         fatal: Callable[[StoreUnavailable], bool],
         role: Role = "engine",
         resident_max: int = RESIDENT_MAX,
-        audit: Callable[[Engine, Iterable[Held]], Awaitable[None]] | None = None,
+        audited: bool = False,
     ) -> None:
         self.scene = scene
         self.role = role
         self.failure: TallyError | None = None
         self._phase: Literal["new", "running", "stopping", "stopped"] = "new"
-        self._audit = audit
         self._tasks: list[asyncio.Task[None]] = []
         self.over = asyncio.Event()
         self.driver = Driver(
@@ -73,7 +73,9 @@ class Engine:
             role=role,
             resident_max=resident_max,
         )
-        if audit is not None:
+        self._audit: Audit | None = None
+        if audited:
+            self._audit = Audit(scene.store, self.keeper.plans, scene.instance)
             self.keeper.touched = {}
         self.committer = self.keeper.committer
         self.outcomes = Outcomes(scene, self.keeper, fatal=fatal, waiting=self.committer.waiting)
@@ -198,7 +200,7 @@ class Engine:
         await self.outcomes.write(batch)
         if self._audit is not None:
             touched, self.keeper.touched = self.keeper.touched or {}, {}
-            await self._audit(self, touched.values())
+            await self._audit.check(touched.values())
 
     async def _guarded(self, work: Awaitable[None]) -> None:
         try:

@@ -13,7 +13,6 @@ from typing import Final
 import msgspec
 
 from tallystick.engine import faults as engine_points
-from tallystick.engine.audit import audit
 from tallystick.engine.clock import Clock, Entropy, SystemClock
 from tallystick.engine.engine import Engine
 from tallystick.engine.faults import Faults, faults_from, hook
@@ -165,7 +164,7 @@ async def _begin(
             fatal=is_fatal,
             role=role,
             resident_max=resident_max,
-            audit=audit if world.faults is not None else None,
+            audited=world.faults is not None,
         )
         began_at = await store.position()
         await engine.start()

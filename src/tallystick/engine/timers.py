@@ -15,7 +15,7 @@ from collections.abc import Callable, Hashable
 from heapq import heapify, heappop, heappush
 from typing import Final, Generic, TypeVar
 
-from tallystick.engine.clock import LOOK_AGAIN_MS, Clock, Wait
+from tallystick.engine.clock import Clock, Wait
 
 K = TypeVar("K", bound=Hashable)
 
@@ -99,7 +99,7 @@ class Timers(Generic[K]):
             return
         self._wait_until = self._heap[0][0]
         delay = max(0, self._wait_until - self._read())
-        self._wait = self._clock.call_in(min(delay, LOOK_AGAIN_MS), self._woken)
+        self._wait = self._clock.call_in(min(delay, self._clock.look_again_ms), self._woken)
 
     def _rebuild(self) -> None:
         self._heap = [entry for entry in self._heap if self._at.get(entry[2]) == entry[0]]

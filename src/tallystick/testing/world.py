@@ -34,9 +34,13 @@ class VirtualClock:
 
     now    where the wall clock begins, ms since 1970
     jumps  False: time moves by `advance` alone
+    look_again_ms  how soon a `step` is noticed; as large as it is, a wait of a century is one jump
     """
 
-    def __init__(self, now: int = EPOCH_MS, *, jumps: bool = True) -> None:
+    def __init__(
+        self, now: int = EPOCH_MS, *, jumps: bool = True, look_again_ms: int = 10**15
+    ) -> None:
+        self.look_again_ms = look_again_ms
         self._wall = now
         self._monotonic = 0
         self._jumps = jumps
