@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -41,7 +42,7 @@ def until(said: str, look: Callable[[], T], seconds: float = PATIENCE_S) -> T:
     ends = time.monotonic() + seconds
     while not (found := look()):
         assert time.monotonic() < ends, f"waited {seconds} s for: {said}"
-        time.sleep(0.002)
+        threading.Event().wait(0.002)
     return found
 
 

@@ -89,7 +89,7 @@ async def test_a_run_in_progress_is_not_delayed(tmp_path, monkeypatch):
         while not work.done():
             path = paths.pop() if paths else None
             if path is not None:
-                with pytest.raises(ts.InvalidRequest):
+                with pytest.raises(ts.InvalidRequest, match="expand"):
                     await tally.start(path)
             await asyncio.sleep(0)
             longest = max(longest, time.perf_counter() - last)

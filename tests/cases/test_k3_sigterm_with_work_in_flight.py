@@ -13,7 +13,7 @@ import pytest
 from tests.cases.field import World, tally, tally_process, until
 from tests.effects import log
 
-INSTANTS = int(os.environ.get("TALLY_K3", "60"))
+INSTANTS = int(os.environ.get("TALLY_K3", "40"))
 """1,000 of them by `TALLY_K3=1000`."""
 LEAVE_S = 1.0
 """How long after its grace a process may be there."""
