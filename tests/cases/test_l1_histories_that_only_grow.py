@@ -170,3 +170,30 @@ async def test_the_last_steps_of_a_long_chain_cost_what_the_first_did(tmp_path):
     assert len(ticks) == count
     assert_flat("chain")
     assert not world.judged(complete=False)
+
+
+async def test_a_page_of_a_history_reads_a_page(tmp_path, monkeypatch):
+    """To check the chain from its beginning made reading by pages cost the square of a history."""
+    flow = definition(
+        "tally: 1\nworkflow: l1\nsteps:\n"
+        + "".join(
+            f'  - {{id: s{n}, call: "{__name__}:step", with: {{n: {n}}}}}\n' for n in range(99)
+        )
+    )
+    async with open_tally(tmp_path / "l1.db", engine=True, world=unwatched()) as tally:
+        run = await tally.start(flow)
+        await run.result(30)
+        store, read = await tally.reading(), []
+        events = store.events
+
+        async def counted(of: str, *, after: int = 0):
+            async for event in events(of, after=after):
+                read.append(event.sequence)
+                yield event
+
+        monkeypatch.setattr(store, "events", counted)
+        whole = [event async for event in tally.history(run.id)]
+        for after in (1, 150, whole[-1].sequence - 1, whole[-1].sequence, whole[-1].sequence + 9):
+            read.clear()
+            assert [event async for event in tally.history(run.id, after=after)] == whole[after:]
+            assert len(read) <= 1 + len(whole[after:])
