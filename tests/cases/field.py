@@ -1,5 +1,6 @@
 """What the field cases share: definitions, lives of an engine, waiting with a deadline."""
 
+import asyncio
 import atexit
 import json
 import os
@@ -9,6 +10,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -40,7 +42,18 @@ def until(said: str, look: Callable[[], T], seconds: float = PATIENCE_S) -> T:
     ends = time.monotonic() + seconds
     while not (found := look()):
         assert time.monotonic() < ends, f"waited {seconds} s for: {said}"
-        time.sleep(0.002)
+        threading.Event().wait(0.002)
+    return found
+
+
+async def until_so(said: str, look: Callable[[], T], seconds: float = PATIENCE_S) -> T:
+    """The same, while everything else on this loop goes on."""
+    ends = time.monotonic() + seconds
+    found = look()
+    while not found:
+        assert time.monotonic() < ends, f"waited {seconds} s for: {said}"
+        await asyncio.sleep(0.002)
+        found = look()
     return found
 
 
@@ -140,6 +153,40 @@ class Life:
         assert self.status == status, (self.status, trouble)
         said = self.said()
         return json.loads(said[-1]) if said and said[-1].startswith("{") else {}
+
+
+def tally(*words: Any, status: int, folder: Path, seconds: float = PATIENCE_S) -> Any:
+    """Run the command `tally` in a folder, and expect how it ends; what it printed, as bytes."""
+    with tally_process(*words, folder=folder) as process:
+        said, trouble = process.communicate(timeout=seconds)
+    assert process.returncode == status, (process.returncode, said[-2000:], trouble[-2000:])
+    return subprocess.CompletedProcess(words, status, said, trouble)
+
+
+@contextmanager
+def tally_process(
+    *words: Any, folder: Path, environment: dict[str, str] | None = None
+) -> Iterator[Any]:
+    """The command `tally` in a folder, killed at the end of the block if it is still there."""
+    process = subprocess.Popen(
+        [str(Path(sys.executable).parent / "tally"), *words],
+        cwd=folder,
+        env={
+            **os.environ,
+            "PYTHONPATH": str(ROOT),
+            log.PATH: str(folder / "effects.jsonl"),
+            **(environment or {}),
+        },
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
 
 
 @cache

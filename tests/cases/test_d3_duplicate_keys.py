@@ -5,6 +5,7 @@ import pytest
 from tallystick.core.compiler import compile_source
 from tallystick.core.diagnostics import SourceRefused
 from tallystick.core.values import ValueRefused, decode
+from tests.cases.field import tally
 
 HEAD = "tally: 1\nworkflow: d3\nsteps:\n"
 CASES = {
@@ -86,3 +87,16 @@ def test_a_key_of_its_own_wins_over_a_merged_one():
         ("a", "m:f", {"x": 1}),
         ("b", "m:g", {"x": 1}),
     ]
+
+
+@pytest.mark.slow
+def test_the_command_says_it_too(tmp_path):
+    (tmp_path / "d3.yaml").write_text(HEAD + CASES["a second `with:`"][0])
+    done = tally("validate", "d3.yaml", status=2, folder=tmp_path)
+    said = (done.stdout + done.stderr).decode()
+    assert "d3.yaml:7:5" in said
+    assert "stands on line 6 already" in said
+    (tmp_path / "ok.yaml").write_text(HEAD + "  - {id: a, call: tests.cases.tasks:give}\n")
+    (tmp_path / "twice.json").write_text('{"a":1,"a":2}')
+    done = tally("run", "ok.yaml", "--input", "twice.json", status=2, folder=tmp_path)
+    assert 'duplicate key "a"' in done.stderr.decode()

@@ -8,7 +8,7 @@ import pytest
 import tallystick as ts
 from tallystick.core.compiler import compile_source
 from tallystick.core.diagnostics import SourceRefused
-from tests.cases.field import definition
+from tests.cases.field import definition, memory_of, tally
 
 
 def ladder(steps: int = 9, width: int = 9) -> str:
@@ -67,8 +67,6 @@ def test_it_is_refused_at_once_and_says_what_the_limit_is(bomb):
 
 @pytest.mark.slow
 def test_it_costs_little_memory(tmp_path):
-    from tests.cases.field import memory_of
-
     for name, bomb in BOMBS.items():
         assert memory_of("compile_and_refuse", bomb.decode()) < 50 * 1024 * 1024, name
 
@@ -91,7 +89,7 @@ async def test_a_run_in_progress_is_not_delayed(tmp_path, monkeypatch):
         while not work.done():
             path = paths.pop() if paths else None
             if path is not None:
-                with pytest.raises(ts.InvalidRequest):
+                with pytest.raises(ts.InvalidRequest, match="expand"):
                     await tally.start(path)
             await asyncio.sleep(0)
             longest = max(longest, time.perf_counter() - last)
@@ -99,3 +97,13 @@ async def test_a_run_in_progress_is_not_delayed(tmp_path, monkeypatch):
         assert not paths, "every bomb was given while the run was in progress"
         assert longest < 1
         await work
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("verb", ["validate", "run"])
+def test_the_command_refuses_it_in_one_sentence(tmp_path, verb):
+    (tmp_path / "bomb.yaml").write_bytes(BOMBS["the ladder"])
+    done = tally(verb, "bomb.yaml", status=2, folder=tmp_path)
+    said = (done.stdout + done.stderr).decode()
+    assert "expands to more than 150,000 nodes" in said
+    assert len(said) < 2_000

@@ -3,7 +3,8 @@
 import pytest
 
 import tallystick as ts
-from tests.cases.field import World, until
+from tests.cases.field import World, tally, tally_process, until
+from tests.checker import judge
 from tests.effects.client import EffectServer
 
 STEPS = ("keyed", "keyed_thread", "unsafe", "unsafe_thread", "look")
@@ -98,4 +99,29 @@ def test_an_unsafe_step_of_unknown_fate_is_never_done_blindly_again(tmp_path, po
     assert run["status"] == "in_doubt"
     assert [doubt["step"] for doubt in run["doubts"]] == ["send"]
     assert world.effects() == before
+    assert not world.judged()
+
+
+def test_the_command_that_was_killed_goes_on_and_asks_a_person(tmp_path):
+    world = World(tmp_path)
+    world.store = tmp_path / ".tally" / "tally.db"
+    (tmp_path / "k1.yaml").write_text(
+        "tally: 1\nworkflow: k1\ninput: {type: object}\nsteps:\n"
+        '  - {id: send, call: tests.cases.tasks:unsafe, with: {port: "${{ input.port }}"}}\n'
+        "  - {id: after, call: tests.cases.tasks:give}\n"
+    )
+    with EffectServer(world.effect_log) as server:
+        words = ("run", "k1.yaml", "--key", "k", "--input", f"port:={server.port}")
+        server.behave("hang")
+        with tally_process(*words, folder=tmp_path) as process:
+            until("the effect", lambda: world.effects())
+            process.kill()
+        done = tally(*words, status=3, folder=tmp_path)
+        assert b"send" in done.stdout + done.stderr
+        (doubt,) = judge.doubts(world.store)
+        assert doubt["identity"] == world.effects()[0]["identity"]
+        said = ("--outcome", "succeeded", "--output", '{"done": 1}', "--reason", "it is in the log")
+        tally("resolve", doubt["run"], "send", *said, status=0, folder=tmp_path)
+        tally(*words, status=0, folder=tmp_path)
+    assert len([line for line in world.effects() if "node" not in line]) == 1
     assert not world.judged()

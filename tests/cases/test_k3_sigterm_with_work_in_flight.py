@@ -10,10 +10,10 @@ from contextlib import closing
 
 import pytest
 
-from tests.cases.field import World, until
+from tests.cases.field import World, tally, tally_process, until
 from tests.effects import log
 
-INSTANTS = int(os.environ.get("TALLY_K3", "60"))
+INSTANTS = int(os.environ.get("TALLY_K3", "40"))
 """1,000 of them by `TALLY_K3=1000`."""
 LEAVE_S = 1.0
 """How long after its grace a process may be there."""
@@ -149,3 +149,27 @@ def test_a_second_signal_ends_it_at_once(tmp_path, fifo, first, second):
     assert run["status"] == "in_doubt"
     assert [line["step"] for line in world.effects()].count("stuck") == 1
     assert not world.judged(complete=False)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_the_command_stops_in_order_and_the_next_goes_on(tmp_path, fifo, number):
+    """`tally run` with a thread that does not end before the signal, and does in its grace."""
+    world = World(tmp_path)
+    world.store = tmp_path / ".tally" / "tally.db"
+    (tmp_path / "k3.yaml").write_text(
+        "tally: 1\nworkflow: k3\nsteps:\n"
+        "  - {id: stuck, call: tests.cases.tasks:hang_thread}\n"
+        "  - {id: after, call: tests.cases.tasks:note}\n"
+    )
+    words = ("run", "k3.yaml", "--key", "k")
+    with tally_process(*words, folder=tmp_path, environment=fifo) as process:
+        until("the effect", lambda: world.effects())
+        process.send_signal(number)
+        (tmp_path / "fifo").write_bytes(b"end")  # returns once the task reads
+        said, _ = process.communicate(timeout=15)
+        assert process.returncode == 128 + number, said
+    assert world.engines() == ["drained"]
+    assert [line["step"] for line in world.effects()] == ["stuck"], "no new dispatch"
+    tally(*words, status=0, folder=tmp_path)
+    assert [line["step"] for line in world.effects()] == ["stuck", "after"]
+    assert not world.judged()

@@ -27,7 +27,7 @@ FATAL = frozenset({IOERR, CORRUPT, FULL, NOTADB})
 """What is about the database and not about the statement."""
 
 SHM_NOT_GROWN = IOERR | 19 << 8
-"""The index of the log could not be made larger, which is how a full disk shows when it is opened."""
+"""The index of the log could not grow, which is how a full disk shows when a store is opened."""
 
 
 def code_of(error: Exception) -> int:

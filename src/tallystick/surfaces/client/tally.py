@@ -208,7 +208,9 @@ class Tally:
         return await listing.waiting_for_a_person(await self.reading(), limit)
 
     async def history(self, run: str, after: int = 0) -> AsyncIterator[HistoryEvent]:
-        """What is recorded of a run, in order, above sequence `after`; its hash chain is checked.
+        """What is recorded of a run, in order, above sequence `after`.
+
+        The chain of hashes is checked from there on.
 
         Raises `NotFound`, and `MaintenanceRequired` at the first event that was not recorded so.
         """
