@@ -329,6 +329,7 @@ import json, resource, sys, time
 resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))
 from tallystick.core.diagnostics import Place, Problems
 from tallystick.core.expressions import ExpressionFailed, Names, compile_template
+from tests.memory import peak_bytes
 text, scope = json.load(sys.stdin)
 names = Names(values={name: None for name in scope}, steps={}, types={})
 start = time.process_time()
@@ -342,7 +343,7 @@ else:
     except ExpressionFailed as error:
         said = error.reason
 seconds = time.process_time() - start
-print(json.dumps([said, seconds, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss]))
+print(json.dumps([said, seconds, peak_bytes() // 1024]))
 """
 
 LIST = list(range(1_000))

@@ -10,6 +10,7 @@ from typing import Self
 
 import pytest
 
+from tallystick.core import layered
 from tallystick.core.commands import Admission, Advance, Report
 from tallystick.core.definition import Limits, Node, Retry
 from tallystick.core.graph import Plan
@@ -29,6 +30,12 @@ from tests.core.world import (
 
 LATER = Retry(max_attempts=3, backoff_ms=10**8, backoff_max_ms=10**8)
 NO = "${{ input.no }}"
+
+
+@pytest.fixture(autouse=True)
+def overlays(monkeypatch):
+    """One kind of map for both sizes: what is compared is growth, not a copy with an overlay."""
+    monkeypatch.setattr(layered, "COPIED_MAX", 0)
 
 
 class Count:

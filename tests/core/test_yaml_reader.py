@@ -301,11 +301,12 @@ HOSTILE = {
 }
 
 MEASURE = """
-import resource, sys, time
+import sys, time
+from tests.memory import peak_bytes
 from tallystick.core.diagnostics import Problems
 from tallystick.core.yaml_reader import read_yaml
 text = sys.stdin.read()
-before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+before = peak_bytes() // 1024
 times = []
 for _ in range(3):
     problems = Problems("flow.yaml")
@@ -317,7 +318,7 @@ start = time.process_time()
 for _ in range(2_000_000):
     pass
 slow = max(1, (time.process_time() - start) / 0.04)
-print(min(times) / slow, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before, len(found))
+print(min(times) / slow, peak_bytes() // 1024 - before, len(found))
 """
 
 

@@ -29,7 +29,11 @@ def backoff_bound_ms(base_ms: int, factor: float, max_ms: int, failures: int) ->
     if factor <= 0:
         return 0
     exponent = math.log(base_ms) + (failures - 1) * math.log(factor)
-    return cap if exponent >= math.log(cap) else min(cap, int(math.exp(exponent)))
+    if exponent >= math.log(cap):
+        return cap
+    grown = int(math.exp(exponent))
+    # The logarithm rounds: a factor of 1 and a little must not make the first wait shorter.
+    return min(cap, max(grown, base_ms) if factor > 1 else grown)
 
 
 def draw_ms(bound_ms: int, seed: bytes) -> int:
