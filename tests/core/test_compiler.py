@@ -517,3 +517,8 @@ def test_the_budget_of_aliases_is_for_text(monkeypatch: pytest.MonkeyPatch) -> N
     assert compiled(text).definition.output == ["abcdefghij"] * 3
     monkeypatch.setattr(compiler, "EXPANDED_BYTES_MAX", 50)
     assert codes(text) == ["source-expands"]
+
+
+def test_the_budget_of_aliases_of_one_text_is_told_before_the_tree_is_built() -> None:
+    text = f"tally: 1\nworkflow: w\ntitle: &a {'x' * 200_000}\nsteps: [{'*a,' * 50}]\n"
+    assert codes(text) == ["source-expands"]

@@ -41,12 +41,18 @@ from tallystick.core.lints import lints
 from tallystick.core.pointer import Path
 from tallystick.core.reading import Reading
 from tallystick.core.soundness import examine
-from tallystick.core.source import Located, Mapping, Scalar, Sequence, place_at
+from tallystick.core.source import (
+    EXPANDED_BYTES_MAX,
+    EXPANDS,
+    EXPANDS_REMEDY,
+    Located,
+    Mapping,
+    Scalar,
+    Sequence,
+    place_at,
+)
 from tallystick.core.steps_source import DEFAULTS, Defaults, read_defaults, read_step, said
 from tallystick.core.yaml_reader import read_yaml
-
-EXPANDED_BYTES_MAX: Final = 8 * 1024 * 1024
-"""Text of a source with every alias expanded: an alias of a long text costs as much as the text."""
 
 KEYS: Final = (
     "tally", "workflow", "title", "labels", "description", "input", "types", "limits", "defaults",
@@ -261,13 +267,7 @@ def _within_budget(data: bytes, tree: Located, problems: Problems) -> bool:
     """Whether the text is not too much, with aliases expanded; without one it cannot be."""
     if b"*" not in data or _size(tree, {}) <= EXPANDED_BYTES_MAX:
         return True
-    limit = EXPANDED_BYTES_MAX // 1024 // 1024
-    problems.add(
-        "source-expands",
-        NOWHERE,
-        f"the source is larger than {limit} MiB with its aliases expanded",
-        remedy="move data into the run's input",
-    )
+    problems.add("source-expands", NOWHERE, EXPANDS, remedy=EXPANDS_REMEDY)
     return False
 
 

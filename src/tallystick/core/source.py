@@ -20,6 +20,11 @@ from tallystick.core.values import Value
 
 BYTES_MAX: Final = 2 * 1024 * 1024
 EVENTS_MAX: Final = 150_000
+EXPANDED_BYTES_MAX: Final = 8 * 1024 * 1024
+"""Text with every alias expanded: an alias of a long text costs as much as the text."""
+
+EXPANDS: Final = "the source is larger than 8 MiB with its aliases expanded"
+EXPANDS_REMEDY: Final = "move data into the run's input"
 """Events of a source with every alias expanded: one for a scalar, two for a list or mapping."""
 
 DEPTH_MAX: Final = VALUE_DEPTH_MAX

@@ -21,7 +21,13 @@ from yaml import (
 from yaml._yaml import CParser
 
 from tallystick.core.diagnostics import NOWHERE, Place, Problems
-from tallystick.core.source import DEPTH_MAX, EVENTS_MAX
+from tallystick.core.source import (
+    DEPTH_MAX,
+    EVENTS_MAX,
+    EXPANDED_BYTES_MAX,
+    EXPANDS,
+    EXPANDS_REMEDY,
+)
 
 _Event = Any  # PyYAML's stubs describe its Python parser; libyaml's events always have marks
 
@@ -49,13 +55,15 @@ def _count(parser: CParser, problems: Problems) -> bool:
     next_event = parser.get_event
     costs: dict[str, tuple[int, int]] = {}  # anchor: events, height
     open_nodes: list[tuple[str | None, int, int]] = []  # anchor, events before, deepest before
-    events = depth = deepest = 0
+    texts: dict[str, int] = {}  # anchor of a long scalar: its length
+    events = depth = deepest = repeated = 0
     while True:
         event: _Event = next_event()
         kind = type(event)
         events += 1
         if kind is ScalarEvent:
-            pass
+            if event.anchor is not None:
+                texts[event.anchor] = len(event.value)
         elif kind in _STARTS:
             open_nodes.append((event.anchor, events, deepest))
             depth += 1
@@ -70,6 +78,10 @@ def _count(parser: CParser, problems: Problems) -> bool:
             cost, height = costs.get(event.anchor, (1, 0))
             events += cost - 1
             deepest = max(deepest, depth + height)
+            repeated += texts.get(event.anchor, 0)
+            if repeated > EXPANDED_BYTES_MAX:
+                problems.add("source-expands", NOWHERE, EXPANDS, remedy=EXPANDS_REMEDY)
+                return False
         elif kind is StreamEndEvent:
             return True
         if events > EVENTS_MAX or deepest > DEPTH_MAX:
