@@ -25,12 +25,13 @@ class Terminal:
         self.log = tmp_path / "log"
         self.master, slave = pty.openpty()
         scenario = json.dumps({"log": str(self.log), **scenario})
+        inherited = {name: value for name, value in os.environ.items() if name != "NO_COLOR"}
         self.process = subprocess.Popen(
             [sys.executable, "-m", "tests.surfaces.terminal_child", scenario, *words],
             stdin=slave, stdout=slave, stderr=slave,
             cwd=project.ROOT,
             start_new_session=True,
-            env={**os.environ, "TERM": "xterm", "COLUMNS": "100", **(environ or {})},
+            env={**inherited, "TERM": "xterm", "COLUMNS": "100", **(environ or {})},
         )  # fmt: skip
         os.close(slave)
         self.seen = ""
