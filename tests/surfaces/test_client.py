@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import tallystick as ts
+from tallystick.core.definition import Definition, Node, Scope
 from tallystick.surfaces.client import database_path
 from tallystick.surfaces.client.runs import parse_step
 from tests.engine import work
@@ -272,3 +273,14 @@ def test_every_public_name_is_there():
     assert set(ts.__all__) <= set(dir(ts))
     with pytest.raises(AttributeError):
         _ = ts.nothing
+
+
+async def test_a_refused_decision_leaves_no_trace(tmp_path):
+    """The rules are asked before the run is taken: a slip of the pen adds nothing to its history."""
+    database = tmp_path / "t.db"
+    async with ts.open(database) as tally:
+        run = await tally.start(Definition("w", Scope((Node("a", "call", call="tests.engine.work:do"),))))
+        before = [event.kind async for event in tally.history(run.id)]
+        with pytest.raises(ts.NotReady):
+            await tally.resolve(run.id, "a", outcome="failed")
+        assert [event.kind async for event in tally.history(run.id)] == before

@@ -7,18 +7,23 @@ from typing import Final
 
 import msgspec
 
+from tallystick.core.commands import Command
 from tallystick.core.definition import Bindings, Definition, Limits
 from tallystick.core.evolution import replay
 from tallystick.core.graph import Plan
 from tallystick.core.identity import SEMANTICS, Authority
 from tallystick.core.layered import Layered, Overlay
+from tallystick.core.machine import decide
 from tallystick.core.messages import Payload
 from tallystick.core.run import Run
-from tallystick.errors import MaintenanceRequired, NotReady
+from tallystick.errors import MaintenanceRequired, NotReady, TallyError
 from tallystick.store.protocol import Store, StoredRun
 
 PLANS_MAX: Final = 64
 """Compiled definitions that are kept; the one not used for longest is let go."""
+
+SEED_BYTES: Final = 64
+"""Enough for a decision that nobody keeps."""
 
 _definition = msgspec.json.Decoder(Definition).decode
 _bindings = msgspec.json.Decoder(Bindings).decode
@@ -84,6 +89,16 @@ async def load(store: Store, plans: Plans, run: str) -> tuple[StoredRun, Run]:
         raise _damaged(run, f"the row says event {stored.header.sequence}, history {copy.sequence}")
     copy.authority = authority_of(stored)
     return stored, copy
+
+
+async def refusal(store: Store, run: str, command: Command) -> TallyError | None:
+    """What the rules would say to a command, decided against the run as stored and thrown away.
+
+    So that a request which is refused anyway need not take the run first. Writes nothing. For
+    commands that do not ask for the time: it is that of the run's last event.
+    """
+    _, copy = await load(store, Plans(store), run)
+    return decide(copy, [command], now=copy.last_at, seed=bytes(SEED_BYTES)).verdicts[0]
 
 
 def authority_of(stored: StoredRun) -> Authority | None:

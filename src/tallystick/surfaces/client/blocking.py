@@ -10,6 +10,7 @@ coroutine over and waits. So it works wherever there is a loop already, as in a 
 from __future__ import annotations
 
 import asyncio
+import builtins
 import os
 import threading
 from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
@@ -72,6 +73,10 @@ class BlockingRun:
     def steps(self) -> list[StepInfo]:
         """See `RunHandle.steps`."""
         return self._bridge.do(self._handle.steps())
+
+    def settled(self) -> RunInfo:
+        """See `RunHandle.settled`."""
+        return self._bridge.do(self._handle.settled())
 
     def result(self, timeout: float | None = None) -> Json:
         """See `RunHandle.result`."""
@@ -160,6 +165,18 @@ class BlockingTally:
             return [event async for event in self._tally.history(run, after)]
 
         return self._open.do(all_of_it())
+
+    def find(self, beginning: str, limit: int = 10) -> builtins.list[str]:
+        """See `Tally.find`."""
+        return self._open.do(self._tally.find(beginning, limit))
+
+    def counts(self) -> dict[str, int]:
+        """See `Tally.counts`."""
+        return self._open.do(self._tally.counts())
+
+    def waiting_for_a_person(self) -> builtins.list[str]:
+        """See `Tally.waiting_for_a_person`."""
+        return self._open.do(self._tally.waiting_for_a_person())
 
     def resolve(
         self,

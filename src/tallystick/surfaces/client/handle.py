@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Final
 
@@ -24,6 +25,12 @@ from tallystick.surfaces.client.steps import StepInfo, doubts_of, steps_of
 if TYPE_CHECKING:
     from tallystick.surfaces.client.tally import Tally
 
+_log: Final = logging.getLogger("tallystick.client")
+
+NOBODY: Final = (
+    "run %s waits for an engine, and this client is none: open the store with engine=True, or "
+    "start `tally engine`"
+)
 LOOK_MIN_S: Final = 0.02
 LOOK_MAX_S: Final = 0.5
 """How often a client without an engine looks at a run that it waits for."""
@@ -99,6 +106,8 @@ class RunHandle:
                 info = info_of(await store.run(self.id))
                 if info.ended or info.needs_person:
                     return info
+                if rest is None and pause == LOOK_MIN_S and info.engine is None:
+                    _log.warning(NOBODY, self.id)
             if rest is None:
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, LOOK_MAX_S)

@@ -271,7 +271,17 @@ class Tally:
         await check_step(await self.reading(), text("run", run), key)
         command = Resolve(key, outcome, actor or actor_here(), reason, body)
         async with self._engine() as engine:
-            await engine.command(text("run", run), command)
+            if self._opened is None:
+                await self._ask_first(run, command)
+            await engine.command(run, command)
+
+    async def _ask_first(self, run: str, command: Resolve) -> None:
+        """Raise what the rules say against it, before the run is taken for it."""
+        from tallystick.engine.loading import refusal
+
+        why = await refusal(await self.reading(), run, command)
+        if why is not None:
+            raise why
 
     def validate(
         self,
