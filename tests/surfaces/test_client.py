@@ -276,10 +276,11 @@ def test_every_public_name_is_there():
 
 
 async def test_a_refused_decision_leaves_no_trace(tmp_path):
-    """The rules are asked before the run is taken: a slip of the pen adds nothing to its history."""
+    """The rules are asked before the run is taken: a slip adds nothing to its history."""
     database = tmp_path / "t.db"
     async with ts.open(database) as tally:
-        run = await tally.start(Definition("w", Scope((Node("a", "call", call="tests.engine.work:do"),))))
+        step = Node("a", "call", call="tests.engine.work:do")
+        run = await tally.start(Definition("w", Scope((step,))))
         before = [event.kind async for event in tally.history(run.id)]
         with pytest.raises(ts.NotReady):
             await tally.resolve(run.id, "a", outcome="failed")
