@@ -169,5 +169,6 @@ class RunHandle:
         return RunInDoubt(
             f"run {self.id} waits for a person: {steps} may or may not have happened",
             facts={"run": self.id, "steps": [doubt.step for doubt in doubts]},
-            next_step=f"find out what happened, then: tally resolve {self.id} STEP --outcome …",
+            next_step=f"find out what happened, then: tally resolve {self.id} {doubts[0].step} "
+            f"--db {self._tally.path} --outcome succeeded|failed|cancelled|never_happened",
         )
