@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, suppress, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -108,6 +108,11 @@ def test_a_demo_that_is_stopped_leaves_no_process_behind(tmp_path: Path, how: si
         for handle in alive:
             assert select.select([handle], [], [], ENDS_WITHIN_MS / 1_000)[0]
         assert process.wait() == (130 if how == signal.SIGINT else -how)
+    for pid in processes_about(folder):  # an engine that was just being started
+        with suppress(ProcessLookupError):
+            handle = os.pidfd_open(pid)
+            assert select.select([handle], [], [], ENDS_WITHIN_MS / 1_000)[0]
+            os.close(handle)
     assert processes_about(folder) == []
 
 
