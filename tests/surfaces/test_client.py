@@ -285,3 +285,14 @@ async def test_a_refused_decision_leaves_no_trace(tmp_path):
         with pytest.raises(ts.NotReady):
             await tally.resolve(run.id, "a", outcome="failed")
         assert [event.kind async for event in tally.history(run.id)] == before
+
+
+async def test_who_waits_for_a_run_that_nobody_moves_is_told(tmp_path, caplog):
+    """A client that is no engine would wait for ever without a word."""
+    async with ts.open(tmp_path / "t.db") as tally:
+        run = await tally.start(
+            Definition("w", Scope((Node("a", "call", call="tests.engine.work:do"),)))
+        )
+        with pytest.raises(TimeoutError):
+            await run.result(timeout=0.05)
+    assert f"{run.id} waits for an engine" in caplog.text

@@ -43,7 +43,6 @@ NODES_MAX: Final = 4 * 1024 * 1024
 """Values inside one value, parts that are shared counted each time: it bounds the walk over what
 expands."""
 
-SALT_BYTES: Final = 16
 
 _INTEGER_BOUND: Final = 10**INTEGER_DIGITS_MAX
 _PLAIN: Final = frozenset({str, bool, NoneType})
@@ -121,26 +120,10 @@ def digest(data: bytes, *, tag: bytes = TAG) -> bytes:
 
     The tag says what `data` is and how it is spelled.
     """
-    return _digest(tag, data)
-
-
-def salted_digest(salt: bytes, data: bytes, *, tag: bytes = TAG) -> bytes:
-    """Return the 32 bytes SHA-256(tag ‖ NUL ‖ salt ‖ data) of a payload.
-
-    The salt is 16 random bytes, kept and deleted with the payload, so that the digest alone does
-    not betray a payload that can be guessed.
-    """
-    assert len(salt) == SALT_BYTES
-    return _digest(tag, salt, data)
-
-
-def _digest(tag: bytes, *parts: bytes) -> bytes:
-    # Part by part: one text of them all would be a copy of a payload of up to 64 MiB.
     assert tag
     assert b"\0" not in tag
     found = hashlib.sha256(tag + b"\0")
-    for part in parts:
-        found.update(part)
+    found.update(data)  # one text of both would be a copy of up to 64 MiB
     return found.digest()
 
 
